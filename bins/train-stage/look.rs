@@ -3,7 +3,7 @@
 use super::Args;
 use learn::recompute::RecomputePlan;
 use learn::task::ConfiguredTask;
-use learn::train::{self, Estimate};
+use learn::train::{self, AbsentEstimate, Estimate};
 use std::path::Path;
 use tasks::Entry;
 use tensor::Device;
@@ -101,6 +101,36 @@ pub fn print_estimate(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result
         let available = human_bytes(available);
         text += &format!(
             "\ntotal       not measured: does not fit into the {available} of available memory"
+        );
+    }
+    Out::stdout(args.output).item(e, text)
+}
+
+/// Prints an estimate for GPUs that are not here.
+pub fn print_absent(args: &Args, e: &AbsentEstimate) -> Result<()> {
+    let bytes = |bytes: f64| human_bytes(bytes as u64);
+    let fits = if e.memory_bytes <= e.available_bytes { "fits into" } else { "does not fit into" };
+    let mut text = format!(
+        "on          {}\nparameters  {}\nupdates     {}\nmemory      {} on each, {fits} {}",
+        e.on,
+        e.parameters,
+        e.updates,
+        bytes(e.memory_bytes),
+        bytes(e.available_bytes),
+    );
+    for (name, part) in e.memory.each().into_iter().filter(|(_, part)| *part > 0.0) {
+        text += &format!("\n  {name:14} {}", bytes(part));
+    }
+    text += &format!("\noperations  {:.3e} an update and GPU", e.flops);
+    if let (Some(update), Some(products), Some(sums), Some(seconds), Some(cost)) =
+        (e.seconds_per_update, e.products, e.communication, e.seconds, e.cost)
+    {
+        text += &format!(
+            "\nupdate      {:.1} ms ({:.0} % products, {:.0} % sums over GPUs)\ntotal       {} (cost {cost:.2})",
+            1e3 * update,
+            100.0 * products,
+            100.0 * sums,
+            unix::time::format_duration(std::time::Duration::from_secs_f64(seconds)),
         );
     }
     Out::stdout(args.output).item(e, text)

@@ -8,6 +8,7 @@ mod run;
 use clap::Parser;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use keys::{KeysOf, list_keys};
+use learn::train::Absent;
 use manual::MANUAL;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -64,6 +65,10 @@ struct Args {
     /// Measure a few updates, if they fit into memory, and report memory, time and cost of the run; do not train
     #[arg(long)]
     dry_run: bool,
+    /// With --dry-run: estimate memory, time and cost on GPUs that are not here, from the shapes of all operations:
+    /// h100, h200, a100-80 or a100-40, with :N for N GPUs; or for a memory such as 24GB. Nothing is computed
+    #[arg(long, value_name = "GPU", requires = "dry_run")]
+    on: Option<Absent>,
     /// Run the first 50 updates this many times (3 if no number is given), without a run directory, and compare every
     /// tensor: print a hash of the parameters, or name the first tensor that differs and exit with 1
     #[arg(long, value_name = "TIMES", num_args = 0..=1, require_equals = true, default_missing_value = "3")]

@@ -55,6 +55,10 @@ fn run_on(
     if args.check {
         return look::check(args, &task, device, folder);
     }
+    if let Some(on) = args.on {
+        let estimate = tensor::parallel::inside(|| train::estimate_absent(&task, on))?;
+        return look::print_absent(args, &estimate).map(|()| Exit::Done);
+    }
     if args.dry_run {
         let estimate = train::dry_run(&task, device)?;
         let lacking = estimate.lacks_memory(device).filter(|_| estimate.times.seconds.is_none());

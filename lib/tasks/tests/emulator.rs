@@ -381,7 +381,7 @@ fn updates_agree_with_the_cpu() {
                     .map(|x| Tensor::scalar(x).to_device(device).unwrap())
                     .collect()];
                 for update in 0..2 {
-                    let given = learner.update(update, &losses, &gradients, &Solo);
+                    let given = learner.update(update, &losses, &gradients, &[], &Solo);
                     let step = given.unwrap().wait().unwrap();
                     assert!(step.gradient_norm > 0.01, "{what}: {step:?} is not clipped");
                     assert!(step.applied && step.steps == update + 1, "{what}: {step:?}");

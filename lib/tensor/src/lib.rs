@@ -23,6 +23,7 @@ pub mod simd;
 mod storage;
 pub mod tape;
 pub mod tensor;
+pub mod trace;
 pub mod updates;
 
 pub use device::{Device, DeviceChoice};

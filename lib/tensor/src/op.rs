@@ -108,7 +108,11 @@ pub(crate) fn wrong_dtype(op: &dyn Op, inputs: &[Dtype]) -> Option<(usize, Dtype
 pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tensor, Saved) {
     let (device, compute) =
         inputs.first().map_or((Device::Cpu, Dtype::F32), |x| (x.device(), x.dtype()));
-    let mut out = Tensor::empty_on(device, shape, op.output_dtype(compute));
+    let dtype = op.output_dtype(compute);
+    if let Some(traced) = crate::trace::record(op, inputs, shape, dtype) {
+        return traced;
+    }
+    let mut out = Tensor::empty_on(device, shape, dtype);
     let saved = match device {
         Device::Cpu => op.forward(inputs, &mut out),
         _ => op.launch_forward(inputs, &mut out),

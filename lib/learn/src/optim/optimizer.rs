@@ -240,6 +240,11 @@ impl Optimizer {
         }
     }
 
+    /// Number of elements of the state of a parameter.
+    pub fn state_elements(&self, value: &Tensor) -> usize {
+        self.moments(value).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    }
+
     /// Names and shapes of the state tensors stored for a parameter.
     pub(super) fn moments(&self, value: &Tensor) -> Vec<(&'static str, Vec<usize>)> {
         let shape = value.shape();

@@ -3,6 +3,7 @@ use crate::params::Params;
 use tensor::updates::decision::DeviceStepControl;
 use tensor::updates::{Parameter, adafactor, adamw, lamb, lion, muon, sgd};
 use tensor::{Dtype, Tensor};
+use unix::text::matches;
 use unix::{Error, Result};
 
 /// Optimizer state of each parameter, with its learning-rate factor and weight decay.
@@ -39,17 +40,25 @@ impl OptimizerState {
         Self { moments: params.tensors().enumerate().map(of).collect(), factors: factors.collect() }
     }
 
-    /// Applies one step as decided by the step policy; `gradients` are in parameter order.
+    /// Applies one step as decided by the step policy; `gradients` are in parameter order. The learning rate of
+    /// parameters whose names match one of the patterns `frozen` is 0.
     pub fn step(
         &mut self,
         optimizer: &Optimizer,
         factor: f64,
+        frozen: &[&str],
         decided: &DeviceStepControl,
         params: &mut Params,
         gradients: &[Tensor],
     ) {
         let learning_rate = optimizer.learning_rate * factor;
-        let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments).zip(&self.factors);
+        let names =
+            params.entries().iter().map(|(name, _)| frozen.iter().any(|p| matches(p, name)));
+        let factors = names.zip(&self.factors);
+        let factors: Vec<(f64, f64)> = factors
+            .map(|(is_frozen, (rate, decay))| (if is_frozen { 0.0 } else { *rate }, *decay))
+            .collect();
+        let tensors = params.tensors_mut().zip(gradients).zip(&mut self.moments).zip(&factors);
         let tensors = tensors.filter(|((_, moments), _)| !moments.is_empty());
         match optimizer.method {
             Method::AdamW { betas, epsilon } => {
@@ -167,9 +176,41 @@ mod tests {
                 &StepControl { applied: true, ..StepControl::default() },
                 1.0,
             );
-            state.step(&optimizer, 1.0, &decided, &mut params, &[Tensor::zeros(&[2], Dtype::F32)]);
+            state.step(
+                &optimizer,
+                1.0,
+                &[],
+                &decided,
+                &mut params,
+                &[Tensor::zeros(&[2], Dtype::F32)],
+            );
             let after = params.tensors().next().unwrap().to_f64();
             assert_eq!([after[0] - before[0], after[1] - before[1]], [-1.0, 2.0], "{dtype}");
+        }
+    }
+
+    #[test]
+    fn a_frozen_parameter_keeps_its_value_and_its_average_takes_the_gradient() {
+        let optimizer: Optimizer = serde_json::from_str(
+            r#"{"method": {"kind": "sgd", "momentum": 0.5}, "learning_rate": 1.0}"#,
+        )
+        .unwrap();
+        let mut builder = Builder::new(1);
+        for name in ["head.weight", "body.weight"] {
+            builder.param(name, &[1, 1], Init::Constant(1.0));
+        }
+        let mut params = builder.finish().trained;
+        let mut state = OptimizerState::new(&optimizer, &params, |_| true);
+        let control =
+            StepControl { applied: true, scale: 1.0, rate: 1.0, root: 1.0, ..Default::default() };
+        let decided = DeviceStepControl::of(&control, 1.0);
+        let gradients = [1.0_f32, 1.0].map(|x| Tensor::from_slice(&[x], &[1, 1]));
+        state.step(&optimizer, 1.0, &["head.*"], &decided, &mut params, &gradients);
+        let values: Vec<f64> = params.tensors().map(|tensor| tensor.to_f64()[0]).collect();
+        assert_eq!(values[0], 1.0);
+        assert!(values[1] < 0.1, "{values:?}");
+        for (name, moment) in state.entries(&optimizer, &params) {
+            assert_eq!(moment.to_f64(), [1.0], "{name}");
         }
     }
 
@@ -202,7 +243,7 @@ mod tests {
             Tensor::from_slice(&[3.0_f32, 0.0, 0.0, -3.0], &[2, 1, 2, 1]),
         ];
         let decided = DeviceStepControl::of(&control, 1.0);
-        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        state.step(&optimizer, 1.0, &[], &decided, &mut params, &gradients);
         let after: Vec<_> = params.tensors().map(Tensor::to_f64).collect();
         // Both singular values are 1/√2 of the norm; five iterations bring them within 0.3 of 1, the method's
         // tolerance.
@@ -236,7 +277,7 @@ mod tests {
         );
         let gradients =
             [&[1, 1][..], &[1], &[1, 1]].map(|shape| Tensor::full(shape, 0.25, Dtype::F32));
-        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        state.step(&optimizer, 1.0, &[], &decided, &mut params, &gradients);
         let after: Vec<f64> = params.tensors().map(Tensor::item).collect();
         // θ - η·f·(g + λθ) with θ = 1, in f32.
         let expected =
@@ -270,7 +311,7 @@ mod tests {
         let applied = StepControl { applied: true, scale: 1.0, ..StepControl::default() };
         let gradients: Vec<Tensor> = (0..4).map(|_| Tensor::full(&[1], -1.0, Dtype::F32)).collect();
         let decided = DeviceStepControl::of(&applied, 1.0);
-        state.step(&optimizer, 1.0, &decided, &mut params, &gradients);
+        state.step(&optimizer, 1.0, &[], &decided, &mut params, &gradients);
         let after: Vec<f64> = params.tensors().map(Tensor::item).collect();
         assert_eq!(after, [4.0 * 0.125, 0.25, 0.5, 1.0]);
         let flat = {
@@ -323,7 +364,7 @@ mod tests {
                 let before = StepControl { steps, ..StepControl::default() };
                 let made = rule.decide(&before, [1.0, 1.0], 1.0, optimizer.learning_rate);
                 let decided = DeviceStepControl::of(&made, 1.0);
-                state.step(&optimizer, 1.0, &decided, params, &gradients);
+                state.step(&optimizer, 1.0, &[], &decided, params, &gradients);
             };
             let mut params = start();
             let mut state = OptimizerState::new(&optimizer, &params, |_| true);

@@ -21,6 +21,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tensor::{Tensor, Var};
 use unix::config::{self, Violations};
@@ -118,6 +119,18 @@ pub trait Task: Send + Sync {
     /// update logs those that it has. Empty: every batch has the same terms.
     fn terms(&self) -> Vec<String> {
         Vec::new()
+    }
+
+    /// Name patterns of the parameters that this update (from 0) leaves as they are, whatever their gradient. Their
+    /// optimizer state still takes the gradient. The result must depend only on the argument.
+    fn frozen(&self, _update: u64) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// What the [terms](Term) of a logged update say about the training that its user should know. Each
+    /// text is reported once by each attempt.
+    fn warning(&self, _terms: &BTreeMap<String, f64>) -> Option<String> {
+        None
     }
 
     /// Number of samples in the validation split.

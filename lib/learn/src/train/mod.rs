@@ -31,7 +31,7 @@ pub use end::lost_a_rank;
 pub use guard::{Spike, SpikeDetector};
 pub use job::{Resume, TrainJob};
 pub use progress::Progress;
-pub use report::{DryRun, Estimate, check, dry_run};
+pub use report::{Absent, AbsentEstimate, DryRun, Estimate, check, dry_run, estimate_absent};
 pub use start::{Origin, startup_failed};
 pub use step::{Learner, Pending, UpdateResult};
 pub use sync::{all_ok, broadcast, gather};
@@ -162,6 +162,9 @@ impl Session<'_> {
             }
             self.count(training, &step);
             self.reporter.update(&self.progress, &step, &timing);
+            if let Some(text) = self.trainer.task.warning(&step.terms) {
+                self.reporter.warn_once(number, text);
+            }
             if let Some(why) = self.diverged(training) {
                 return Err(End::Failed(Cause::Diverged, why).into());
             }

@@ -183,7 +183,14 @@ impl Training {
         let rate = self.optimizer.learning_rate;
         let squares = norm::squares(self.device, gradients);
         self.rule.decide_on_device(&mut self.decided, loss, &self.weight, &squares, rate);
-        self.state.step(&self.optimizer, 1.0, &self.decided, &mut self.params.trained, gradients);
+        self.state.step(
+            &self.optimizer,
+            1.0,
+            &[],
+            &self.decided,
+            &mut self.params.trained,
+            gradients,
+        );
         self.loss = loss.first().cloned();
         if self.device == Device::Cpu { Ok(()) } else { kernel::finish(self.device) }
     }

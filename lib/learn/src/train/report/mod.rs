@@ -1,5 +1,6 @@
 //! Reports of a run to its log, its status file and the terminal.
 
+mod absent;
 mod check;
 mod estimate;
 mod log_errors;
@@ -7,6 +8,7 @@ mod predict;
 mod system;
 mod timing;
 
+pub use absent::{Absent, AbsentEstimate, estimate as estimate_absent};
 pub use check::{DryRun, check};
 pub use estimate::{Estimate, dry_run};
 
@@ -47,6 +49,8 @@ pub(super) struct Reporter {
     began: Option<Instant>,
     first_update_seen: bool,
     inputs_recorded: bool,
+    /// Warnings of the task that were given.
+    warned: Vec<String>,
     total: TotalTiming,
     data_wait: DataWait,
     system: UsageSampler,
@@ -315,6 +319,14 @@ impl Reporter {
     pub fn warn(&mut self, update: u64, text: &str) {
         self.say(text);
         self.record("warning", update, json!({"text": text}));
+    }
+
+    /// Prints and logs a warning that this attempt has not given yet.
+    pub fn warn_once(&mut self, update: u64, text: String) {
+        if !self.warned.contains(&text) {
+            self.warn(update, &text);
+            self.warned.push(text);
+        }
     }
 
     fn end(&mut self, state: State, progress: &Progress, reason: &str) {

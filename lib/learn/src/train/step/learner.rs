@@ -240,13 +240,15 @@ impl Learner {
     }
 
     /// Submits update number `update` (from 0), given the `losses` of every micro-batch, as returned by
-    /// [`Learner::gradients`], and the summed gradients. Does not wait for the device, except when sending sharded
+    /// [`Learner::gradients`], and the summed gradients. Parameters that match a pattern of `frozen` stay as they are.
+    /// Does not wait for the device, except when sending sharded
     /// parameters to other ranks via the host.
     pub fn update(
         &mut self,
         update: u64,
         losses: &[Vec<Tensor>],
         gradients: &[Tensor],
+        frozen: &[&str],
         ranks: &dyn Collective,
     ) -> Result<Pending> {
         let factor = self.schedule.factor(update) * self.plateau_factor;
@@ -266,7 +268,7 @@ impl Learner {
         self.rule.decide_on_device(&mut self.decided, &sums, &weights, &squares, learning_rate);
         let decided = &self.decided;
         let trained = &mut self.params.trained;
-        self.moments.step(&self.optimizer, factor, decided, trained, gradients);
+        self.moments.step(&self.optimizer, factor, frozen, decided, trained, gradients);
         if let Some(owners) = &self.owners {
             let owned = owners.iter().copied().zip(trained.tensors_mut());
             ranks.all_gather(&mut owned.collect::<Vec<_>>())?;

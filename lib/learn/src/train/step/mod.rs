@@ -99,7 +99,8 @@ impl<'a> Trainer<'a> {
         let submitted = Instant::now();
         let StepGradients { losses, gradients, data_wait, times } =
             accumulate_gradients(self, update, skipped)?;
-        let pending = self.learner.update(update, &losses, &gradients, self.ranks)?;
+        let frozen = self.task.frozen(update);
+        let pending = self.learner.update(update, &losses, &gradients, frozen, self.ranks)?;
         Ok(InFlight { pending, submitted, data_wait, times })
     }
 

@@ -1,0 +1,302 @@
+//! Estimates the resources of a run on GPUs that this machine does not have, from the shapes of its ops.
+
+use crate::config::Precision;
+use crate::forward::Forward;
+use crate::params::ParamSet;
+use crate::task::{ConfiguredTask, Task};
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+use tensor::trace::{TracedOp, trace};
+use tensor::{Dtype, Tape};
+use unix::{Error, Result};
+
+/// A kind of GPU: the rates of its data sheet (dense, without sparsity).
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Gpu {
+    name: &'static str,
+    /// Bytes of memory.
+    memory: f64,
+    /// Bytes per second to and from memory.
+    bandwidth: f64,
+    /// Operations per second of tensor cores in 16 bits and in TF32, and of f32 without them.
+    rates: [f64; 3],
+}
+
+const GPUS: [Gpu; 4] = [
+    Gpu { name: "h200", memory: 141e9, bandwidth: 4.8e12, rates: [989e12, 494e12, 67e12] },
+    Gpu { name: "h100", memory: 80e9, bandwidth: 3.35e12, rates: [989e12, 494e12, 67e12] },
+    Gpu { name: "a100-80", memory: 80e9, bandwidth: 2.0e12, rates: [312e12, 156e12, 19.5e12] },
+    Gpu { name: "a100-40", memory: 40e9, bandwidth: 1.555e12, rates: [312e12, 156e12, 19.5e12] },
+];
+
+/// Fractions of the rates of operations and of memory that training reaches, and the seconds of a kernel that has nothing
+/// to do: with these, an update of bert-base with 16 texts of 128 tokens on an H200 takes 13 ms, measured were 14.2 to
+/// 15.7 (benches/results).
+const REACHED: [f64; 2] = [0.3, 0.3];
+const LAUNCH: f64 = 2.5e-6;
+/// GPUs of a node, and bytes per second that each sends to the others of its node, and to other nodes.
+const NODE: usize = 8;
+const LINKS: [f64; 2] = [200e9, 40e9];
+/// Memory that the driver takes, and that libraries take.
+const CONTEXT: f64 = 0.6e9;
+
+/// Where a run is to be trained: `h100`, `h100:16`, or the memory of a GPU such as `24GB`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Absent {
+    gpu: Option<Gpu>,
+    count: u64,
+    memory: f64,
+}
+
+impl FromStr for Absent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix("GB").and_then(|text| text.parse::<f64>().ok());
+        if let Some(memory) = number.filter(|x| *x > 0.0 && x.is_finite()) {
+            return Ok(Self { gpu: None, count: 1, memory: 1e9 * memory });
+        }
+        let (name, count) = text.split_once(':').unwrap_or((text, "1"));
+        let gpu = GPUS.iter().find(|gpu| gpu.name == name);
+        let count = count.parse::<u64>().ok().filter(|count| *count > 0);
+        match (gpu, count) {
+            (Some(gpu), Some(count)) => Ok(Self { gpu: Some(*gpu), count, memory: gpu.memory }),
+            _ => {
+                let names = GPUS.map(|gpu| gpu.name).join(", ");
+                Err(format!(
+                    "is none of {names}, each with :N for N GPUs, or a memory such as 24GB"
+                ))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gpu {
+            Some(gpu) => write!(f, "{}:{}", gpu.name, self.count),
+            None => write!(f, "{}GB", self.memory / 1e9),
+        }
+    }
+}
+
+/// Bytes of memory on each GPU during an update.
+#[derive(Clone, Debug, Serialize)]
+pub struct MemoryParts {
+    /// Parameters as they are stored.
+    pub parameters: f64,
+    /// Parameters in the 16-bit type of `training.amp`.
+    pub copies: f64,
+    /// Gradients.
+    pub gradients: f64,
+    /// State of the optimizer.
+    pub optimizer: f64,
+    /// Moving average (`training.ema`).
+    pub average: f64,
+    /// What the forward pass keeps for the backward pass.
+    pub activations: f64,
+    /// The largest inputs and outputs of an op, whose gradients exist at the same time.
+    pub workspace: f64,
+    /// The driver's own.
+    pub context: f64,
+}
+
+impl MemoryParts {
+    /// The parts with their names.
+    pub fn each(&self) -> [(&'static str, f64); 8] {
+        [
+            ("parameters", self.parameters),
+            ("16-bit copies", self.copies),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("average", self.average),
+            ("activations", self.activations),
+            ("workspace", self.workspace),
+            ("driver", self.context),
+        ]
+    }
+}
+
+/// Estimated resources of a run on absent GPUs.
+#[derive(Clone, Debug, Serialize)]
+pub struct AbsentEstimate {
+    /// The GPUs.
+    pub on: String,
+    /// Number of elements in all parameters.
+    pub parameters: usize,
+    /// Number of updates.
+    pub updates: u64,
+    /// Memory of each GPU in bytes, by part.
+    pub memory: MemoryParts,
+    /// Sum of the parts in bytes.
+    pub memory_bytes: f64,
+    /// Memory that a GPU has, in bytes.
+    pub available_bytes: f64,
+    /// Floating-point operations of an update on each GPU.
+    pub flops: f64,
+    /// Seconds of an update; null if only the memory of the GPU is known.
+    pub seconds_per_update: Option<f64>,
+    /// Share of matrix products, convolutions and attention in the time of an update.
+    pub products: Option<f64>,
+    /// Share of the sums of gradients over GPUs, which partly run beside other work.
+    pub communication: Option<f64>,
+    /// Seconds of all updates.
+    pub seconds: Option<f64>,
+    /// Cost of all updates at `cost.rate_per_hour`.
+    pub cost: Option<f64>,
+}
+
+/// The ops and the activations of a forward pass with some samples.
+struct Pass {
+    ops: Vec<TracedOp>,
+    activations: f64,
+}
+
+/// Traces the forward pass of the first `samples` samples.
+fn pass(task: &dyn Task, params: &ParamSet, dtype: Dtype, seed: u64, samples: u64) -> Result<Pass> {
+    let count = crate::task::samples(task);
+    let all: Vec<u64> = (0..samples).map(|i| i % count).collect();
+    let batch = task.batch(0, 0, &all)?.with_counter(seed, 0, 0);
+    let before = tensor::memory::usage().live;
+    let (activations, ops) = trace(|| -> Result<usize> {
+        let tape = Tape::new();
+        let forward =
+            Forward::training(&tape, params).with_counter(batch.counter()).computing_in(dtype)?;
+        // Copies of the parameters count as a part of their own.
+        let copied = tensor::memory::usage().live;
+        let _loss = task.loss(&forward, &batch)?;
+        Ok(tensor::memory::usage().live.saturating_sub(copied.max(before)))
+    });
+    Ok(Pass { ops, activations: activations? as f64 })
+}
+
+/// Returns value(target) of a line through value(1) = `one` and value(2) = `two`.
+fn along(one: f64, two: f64, target: f64) -> f64 {
+    (one + (two - one) * (target - 1.0)).max(0.0)
+}
+
+/// Estimates memory, time and cost of a run on GPUs that are absent: no update is computed. Errors: those of opening the
+/// task; 78 if the batch cannot be divided among the GPUs.
+pub fn estimate(configured: &ConfiguredTask, on: Absent) -> Result<AbsentEstimate> {
+    let config = &configured.config;
+    let training = &config.training;
+    if !training.batch_size.is_multiple_of(on.count) {
+        return Err(Error::config(format!(
+            "training.batch_size: {} samples cannot be divided among {} GPUs",
+            training.batch_size, on.count
+        )));
+    }
+    let samples = (training.batch_size / on.count) as f64;
+    let (task, params) = configured.open()?;
+    let dtype = match training.amp {
+        false => Dtype::F32,
+        true => match training.precision {
+            Precision::Bf16 => Dtype::Bf16,
+            Precision::F16 => Dtype::F16,
+        },
+    };
+    let seed = config.seed;
+    let run = |samples| pass(&*task, &params, dtype, seed, samples);
+    // Two samples of each kind, where a task has two.
+    let (mut one, mut two, mut size) = (run(2)?, run(4)?, 2.0);
+    if one.ops.len() != two.ops.len() {
+        (one, size) = (run(training.batch_size / on.count)?, samples);
+        two = Pass { ops: one.ops.clone(), activations: one.activations };
+    }
+    let target = samples / size;
+    let of_op = |(one, two): (&TracedOp, &TracedOp)| {
+        let at = |of: fn(&TracedOp) -> usize| along(of(one) as f64, of(two) as f64, target);
+        Work {
+            flops: at(|op| op.flops),
+            read: at(|op| op.read),
+            written: at(|op| op.written),
+            element: one.element,
+        }
+    };
+    let ops: Vec<Work> = one.ops.iter().zip(&two.ops).map(of_op).collect();
+    let kept = training.mem_budget.clamp(0.0, 1.0);
+    let (trained, all) = (params.trained.count() as f64, params.count() as f64);
+    let owned = if config.optimizer.shard { on.count as f64 } else { 1.0 };
+    let state: usize = params.trained.tensors().map(|t| config.optimizer.state_elements(t)).sum();
+    let largest = ops.iter().map(|op| op.read + op.written).fold(0.0, f64::max);
+    let memory = MemoryParts {
+        parameters: 4.0 * all,
+        copies: if dtype == Dtype::F32 { 0.0 } else { 2.0 * all },
+        gradients: 4.0 * trained,
+        optimizer: 4.0 * state as f64 / owned,
+        average: if training.ema.is_some() { 4.0 * trained } else { 0.0 },
+        activations: kept * along(one.activations, two.activations, target),
+        workspace: largest,
+        context: CONTEXT,
+    };
+    let passes = training.accumulation as f64;
+    // The backward pass computes the gradient of two inputs, and recomputes what is not kept.
+    let flops = passes * (3.0 + (1.0 - kept)) * ops.iter().map(|op| op.flops).sum::<f64>();
+    let times = on.gpu.map(|gpu| {
+        let of_pass = |op: &Work| {
+            let (calculation, movement) = op.seconds(&gpu, training.tf32);
+            let repeats = 2.0 - kept;
+            let forward = calculation.max(movement[0]) + LAUNCH;
+            let backward = (2.0 * calculation).max(movement[1]) + 2.0 * LAUNCH;
+            let products =
+                if calculation > movement[0] { repeats * forward + backward } else { 0.0 };
+            [repeats * forward + backward, products]
+        };
+        let [mut total, mut products] = [0.0; 2];
+        for op in &ops {
+            let [all, own] = of_pass(op);
+            total += passes * all;
+            products += passes * own;
+        }
+        // Gradient, value and state of each parameter are read, and the latter two written.
+        let update =
+            (4.0 * (3.0 * trained) + 8.0 * state as f64 / owned) / (gpu.bandwidth * REACHED[1]);
+        let n = on.count as f64;
+        let link = LINKS[usize::from(on.count as usize > NODE)];
+        let bytes = training.reduce_dtype.dtype().bytes() as f64;
+        let sums = 2.0 * (n - 1.0) / n * bytes * trained / link;
+        // Sums start while the rest of the backward pass runs, which is about two thirds of an update.
+        let exposed = (sums - total * 2.0 / 3.0).max(0.1 * sums);
+        (total + update + exposed, products, exposed)
+    });
+    let seconds = times.map(|(seconds, ..)| seconds * training.updates as f64);
+    Ok(AbsentEstimate {
+        on: on.to_string(),
+        parameters: params.count(),
+        updates: training.updates,
+        memory_bytes: memory.each().iter().map(|(_, bytes)| bytes).sum(),
+        available_bytes: on.memory,
+        memory,
+        flops,
+        seconds_per_update: times.map(|(seconds, ..)| seconds),
+        products: times.map(|(seconds, products, _)| products / seconds),
+        communication: times.map(|(seconds, _, exposed)| exposed / seconds),
+        seconds,
+        cost: seconds.map(|seconds| seconds / 3600.0 * config.cost.rate_per_hour),
+    })
+}
+
+/// An op with the samples of a GPU.
+struct Work {
+    flops: f64,
+    read: f64,
+    written: f64,
+    element: usize,
+}
+
+impl Work {
+    /// Seconds of calculation of a forward pass, and of moving bytes in a forward and in a backward pass, which reads the
+    /// inputs and the gradient of the output and writes the gradients of the inputs.
+    fn seconds(&self, gpu: &Gpu, tf32: bool) -> (f64, [f64; 2]) {
+        let rate = match (self.element, tf32) {
+            (2, _) => gpu.rates[0],
+            (_, true) => gpu.rates[1],
+            (_, false) => gpu.rates[2],
+        };
+        let bandwidth = gpu.bandwidth * REACHED[1];
+        let forward = (self.read + self.written) / bandwidth;
+        let backward = (2.0 * self.read + self.written) / bandwidth;
+        (self.flops / (rate * REACHED[0]), [forward, backward])
+    }
+}

@@ -1,0 +1,98 @@
+//! Records which ops a computation consists of, from shapes alone: nothing is computed, so a model that is far too
+//! large for this machine can be examined on it.
+
+use crate::dtype::Dtype;
+use crate::op::{Op, Saved};
+use crate::tensor::Tensor;
+use std::cell::RefCell;
+
+/// An op of a computation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedOp {
+    /// Name of the op.
+    pub name: &'static str,
+    /// Floating-point operations of its forward pass.
+    pub flops: usize,
+    /// Bytes of its inputs.
+    pub read: usize,
+    /// Bytes of its output.
+    pub written: usize,
+    /// Size of an element in bytes.
+    pub element: usize,
+}
+
+thread_local! {
+    static TRACE: RefCell<Option<Vec<TracedOp>>> = const { RefCell::new(None) };
+}
+
+/// Ops whose gradients need none of their inputs.
+const SAVE_NOTHING: [&str; 6] = ["binary", "cast", "concat", "narrow", "permute", "reduce"];
+
+/// Runs `work`, whose ops on this thread are recorded and not computed, and returns the ops in order. Outputs are zeros
+/// that take no memory if they are large; every op keeps its inputs for the backward pass, except those that move or add
+/// elements.
+pub fn trace<R>(work: impl FnOnce() -> R) -> (R, Vec<TracedOp>) {
+    TRACE.with(|trace| *trace.borrow_mut() = Some(Vec::new()));
+    let result = work();
+    let ops = TRACE.with(|trace| trace.borrow_mut().take());
+    (result, ops.unwrap_or_default())
+}
+
+/// Records an op in place of its forward pass, if ops are traced.
+pub(crate) fn record(
+    op: &dyn Op,
+    inputs: &[&Tensor],
+    shape: &[usize],
+    dtype: Dtype,
+) -> Option<(Tensor, Saved)> {
+    TRACE.with(|trace| {
+        let mut trace = trace.borrow_mut();
+        let ops = trace.as_mut()?;
+        let out = Tensor::zeros(shape, dtype);
+        let shapes: Vec<&[usize]> = inputs.iter().map(|x| x.shape()).collect();
+        let (name, element) = (op.name(), dtype.bytes());
+        let (flops, written) = (op.flops(&shapes), out.bytes());
+        // Only some rows of a table are read.
+        let read =
+            if name == "embedding" { written } else { inputs.iter().map(|x| x.bytes()).sum() };
+        ops.push(TracedOp { name, flops, read, written, element });
+        let is_kept = !SAVE_NOTHING.contains(&name);
+        let saved =
+            if is_kept { inputs.iter().map(|x| (*x).clone()).collect() } else { Vec::new() };
+        Some((out, saved))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::activation::Activation;
+    use crate::ops::linear::Linear;
+    use crate::{Tape, constant, memory};
+
+    #[test]
+    fn a_large_product_is_traced_and_not_computed() {
+        let (rows, width) = (1 << 16, 1 << 13);
+        let before = memory::usage().live;
+        let ((live, shape), ops) = trace(|| {
+            let tape = Tape::new();
+            let x = constant(Tensor::zeros(&[rows, 1], Dtype::F32));
+            let w = tape.leaf(Tensor::zeros(&[width, 1], Dtype::F32));
+            let op = Linear { bias: false, activation: Activation::Identity };
+            let y = tape.apply(op, &[&x, &w]).unwrap();
+            (memory::usage().live, y.shape().to_vec())
+        });
+        assert_eq!(shape, [rows, width]);
+        // The allocator rounds sizes up; other tests may free a little.
+        let bytes = 4 * rows * width;
+        assert!((live - before).abs_diff(bytes) < bytes / 4, "{live} {before}");
+        let [op] = ops[..] else { panic!("{ops:?}") };
+        assert_eq!((op.name, op.flops, op.element), ("linear", 2 * rows * width, 4));
+        assert_eq!((op.read, op.written), (4 * (rows + width), 4 * rows * width));
+        // Outside, ops are computed.
+        let x = constant(Tensor::full(&[1, 1], 3.0, Dtype::F32));
+        let op = Linear { bias: false, activation: Activation::Identity };
+        let y = Tape::new().apply(op, &[&x, &x]).unwrap();
+        assert_eq!(y.value().to_f64(), [9.0]);
+    }
+}
