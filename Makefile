@@ -101,6 +101,10 @@ bench:
 	  $(PYTHON) tests/peers/text_update.py --ours "$(BIN)/examples/text_update" || exit 1; \
 	  $(PYTHON) tests/peers/text_start.py "$(BIN)" || exit 1; \
 	else echo "bench: $(PYTHON) has no torch and transformers: updates of texts are not compared" >&2; fi; \
+	test -z "$$torch" || { cargo build --release --locked -q -p tasks --example cycle_update && \
+	  for size in "" "--hidden 256 --depth 6 --heads 8 --repeats 5"; do \
+	    $(PYTHON) tests/peers/cycle_update.py --pairs 10 --ours "$(BIN)/examples/cycle_update" $$size || exit 1; \
+	  done; } || exit 1; \
 	if $(PYTHON) -c 'import h5py, scipy' 2>/dev/null; then \
 	  $(PYTHON) tests/peers/generators.py "$(BIN)" || exit 1; \
 	else echo "bench: $(PYTHON) has no h5py and scipy: solvers are not compared" >&2; fi; \
@@ -117,8 +121,8 @@ science-%: deps
 	BIN="$(BIN)" TABLE="$(BIN)/examples/science_table" sh benches/science/$*.sh
 
 # Exports a run that is killed six times, and opens the exports with TensorBoard, Weights & Biases and an MLflow server.
-# Compares searches with Optuna's. Opens exported models of texts with transformers and PEFT, and imports theirs. pip
-# installs these into .deps/interop, 6 GB.
+# Compares searches with Optuna's. Opens exported models of texts with transformers and PEFT, and imports theirs.
+# Compares sentence embeddings with those of sentence-transformers. pip installs these into .deps/interop, 6 GB.
 INTEROP = .deps/interop
 interop: deps $(INTEROP)/requirements.txt
 	cargo build --release --locked --bins
@@ -127,6 +131,7 @@ interop: deps $(INTEROP)/requirements.txt
 	"$(INTEROP)/bin/python" tests/interop/study.py "$(BIN)/examples"
 	"$(INTEROP)/bin/python" tests/interop/text.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/text_settings.py "$(BIN)"
+	"$(INTEROP)/bin/python" tests/interop/sentences.py "$(BIN)"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt
 	rm -rf "$(INTEROP)"

@@ -1,6 +1,7 @@
-//! `latent-cache`: encodes a data set once with a trained codec, and stores the latents on disk.
+//! `latent-cache`: encodes a data set once, fields with a trained codec and texts with an encoder, and stores the latents
+//! on disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -8,10 +9,12 @@ use data::fields::latents::{LatentLayout, LatentStore, write_latents};
 use data::fields::split::SplitName;
 use data::fields::split_set::{TrajectorySet, Verify};
 use data::inputs::Verifier;
+use data::text::TokenSet;
 use serde_json::json;
 use tasks::ModelArgs;
 use tasks::pde::TrainedCodec;
 use tasks::pde::latents::record_codec;
+use tasks::text::embed::{EmbedOptions, EmbedRequest, embed, is_of_texts};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -19,11 +22,17 @@ use unix::signal::Signals;
 use unix::work::{self, Task, Work};
 use unix::{Error, Exit, Result};
 
-/// Encode a data set once with a trained codec
+/// Encode a data set once: fields with a trained codec, texts with an encoder
 ///
 /// Writes the latents of each split to memory-mapped shards, which are valid only for the codec, the normalisation
 /// and the data that they were made from. The same command resumes: complete shards are kept, damaged and stale
 /// ones are replaced. longhaul-files(5) lists the files.
+///
+/// The latents of texts are sentence embeddings: the states of the last layer, pooled to one vector for each text. The
+/// encoder is a folder of transformers or sentence-transformers (BERT, RoBERTa, XLM-R or DistilBERT), or a run of task
+/// classify, span or joint; it reads the texts with its own tokenizer. The output is a copy of the tokens with the
+/// vectors, on which train-stage cycle-vae trains. Under mpirun, ranks share the texts; the vectors do not depend on
+/// their number. A folder with the vectors of another encoder, of other settings or of other texts is refused.
 #[derive(Parser)]
 #[command(name = "latent-cache", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -49,31 +58,37 @@ enum Command {
 struct Make {
     #[command(flatten)]
     model: ModelArgs,
-    /// Split manifest of ds-prep split
+    /// Split manifest of ds-prep split, or a folder of tokens of ds-prep tokenize. The texts of a manifest are tokenized
+    /// with the tokenizer of the encoder, into DIR/tokens
     #[arg(long, value_name = "MANIFEST")]
     data: PathBuf,
-    /// Splits to encode
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "train,validation")]
+    /// Splits to encode [default: train,validation; for texts all]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     split: Vec<SplitName>,
-    /// Trajectories per shard
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
-    shard: u32,
+    /// Trajectories or texts per shard [default: 64 trajectories; 1024 texts, or a 128th of a large split]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    shard: Option<u32>,
     /// Output folder, with a subfolder for each split
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     to: PathBuf,
     #[command(flatten)]
+    texts: EmbedOptions,
+    #[command(flatten)]
     output: Output,
 }
+
+/// Trajectories per shard.
+const SHARD: usize = 64;
 
 const MANUAL: &str = "\
 EXIT STATUS
   0   All shards are complete.
   1   Three consecutive attempts were stopped or killed before they finished a shard. The next attempt
       counts from 0 again.
-  65  The codec is damaged, a data file differs from what the split manifest recorded, or verify found a
+  65  The codec or encoder is damaged, a data file differs from what the split manifest recorded, or verify found a
       damaged shard. Data files are verified before each shard is written.
-  66  The data or the codec is missing.
-  73  The folder cannot be written.
+  66  The data, the codec or the encoder is missing.
+  73  The folder cannot be written, or holds the vectors of another encoder, of other settings or of other texts.
   75  Stopped by a signal; run the same command again.
 
 EXAMPLES
@@ -86,6 +101,18 @@ EXAMPLES
   Make the latents, then verify them:
     $ latent-cache make codec --data split.json -o latents
     $ latent-cache verify latents/train latents/validation
+  From a table of sentences to a network of texts and vectors: a classifier, here as the encoder; its embeddings of all
+  sentences; the network. A folder of transformers is named in place of the run:
+    $ ds-prep gen criteria --samples 300 --seed 1 -o posts
+    $ ds-prep import posts/annotations.csv --columns posts/columns.yaml -o texts
+    $ ds-prep split texts --seed 1 -o sentences.json
+    $ ds-prep vocabulary sentences.json -o tokenizer
+    $ ds-prep tokenize sentences.json --tokenizer tokenizer --max-length 48 -o tokens
+    $ train-stage classify --example > classify.yaml
+    $ train-stage classify -c classify.yaml -s training.updates=20 -s schedule=[] --run classifier
+    $ latent-cache make classifier --data tokens --pooling mean --normalize --dimensions 16 -o embedded
+    $ train-stage cycle-vae --example > cycle-vae.yaml
+    $ train-stage cycle-vae -c cycle-vae.yaml -s data.tokens=embedded -s training.updates=20 -s schedule=[] --run network
 
 SEE ALSO
   longhaul-files(5), train-stage(1), ds-prep(1), timekeep(1), longhaul(7)
@@ -105,9 +132,53 @@ const ADVICE: &str = "no shard was finished: give its job a longer time limit (s
                       smaller shards (--shard), then run it again";
 
 fn make(args: &Make) -> Result<Exit> {
+    if is_of_texts(&args.data) {
+        return make_embeddings(args);
+    }
+    if let Some(name) = args.texts.given() {
+        return Err(Error::usage(format!(
+            "{name}: for texts, but {} is neither a manifest of texts nor a folder of tokens",
+            args.data.display()
+        )));
+    }
     let signals = Signals::install()?;
     let task = Task { folder: &args.to, task: "latents", advice: ADVICE };
     work::run(task, signals, |work| encode(args, signals, work))
+}
+
+/// Writes the embeddings of texts.
+fn make_embeddings(args: &Make) -> Result<Exit> {
+    let signals = Signals::install()?;
+    let ranks = dist::open(|| Exit::Again)?;
+    let run = |work: Option<&mut Work>| {
+        let opener = args.model.opener_of(&*ranks)?;
+        let request = EmbedRequest {
+            model: args.model.run(),
+            opener: &opener,
+            data: &args.data,
+            splits: (!args.split.is_empty()).then_some(&args.split[..]),
+            shard: args.shard.map(|n| n as usize),
+            to: &args.to,
+            options: &args.texts,
+            ranks: &*ranks,
+            signals,
+        };
+        embed(&request, work)
+    };
+    let task = Task { folder: &args.to, task: "embeddings", advice: ADVICE };
+    let rows = match ranks.rank() {
+        0 => work::run(task, signals, |work| run(Some(work))),
+        _ => run(None),
+    };
+    let rows = rows.map_err(|error| ranks.abort(error))?;
+    let rank = ranks.rank();
+    ranks.close()?;
+    if rank > 0 {
+        return Ok(Exit::Done);
+    }
+    let mut out = Out::stdout(args.output);
+    rows.iter().try_for_each(|row| out.row(row))?;
+    out.finish()
 }
 
 fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
@@ -116,7 +187,10 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     let mut out = Out::stdout(args.output);
     let mut before = 0;
     let open = |name: &SplitName| TrajectorySet::open(&args.data, *name, Verify::Sizes);
-    let sets = args.split.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let usual = [SplitName::Train, SplitName::Validation];
+    let splits = if args.split.is_empty() { &usual[..] } else { &args.split[..] };
+    let shard_samples = args.shard.map_or(SHARD, |n| n as usize);
+    let sets = splits.iter().map(open).collect::<Result<Vec<_>>>()?;
     let inputs = sets.iter().flat_map(TrajectorySet::input_files).collect();
     let mut verifier = Verifier::start(inputs, None)?;
     let check_stop = || signals.check_stop(|| "run the same command again to resume".into());
@@ -127,11 +201,11 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
             tokens: codec.tokens(),
             rows: codec.token_grid()[0],
             dim: codec.dim(),
-            shard_samples: args.shard as usize,
+            shard_samples,
         };
         let folder = args.to.join(set.name().to_string());
         let mut progress = Progress::new("trajectories", set.len() as u64);
-        let (shard_of, mut shard) = (|first: usize| first / args.shard as usize, None);
+        let (shard_of, mut shard) = (|first: usize| first / shard_samples, None);
         let made = write_latents(&folder, &codec.key(set), layout, set, 1, |batch| {
             check_stop()?;
             progress.set(batch.first as u64 + 1);
@@ -168,11 +242,19 @@ fn encode(args: &Make, signals: Signals, work: &mut Work) -> Result<Exit> {
     out.finish()
 }
 
+/// Compares the shards in a folder of fields or texts with their hashes. Errors: 65, 66.
+fn verify_split(folder: &Path) -> Result<()> {
+    match TokenSet::open_split(folder) {
+        Some(set) => set?.verify(),
+        None => LatentStore::open(folder, None)?.verify(),
+    }
+}
+
 fn verify(folders: &[PathBuf], output: Output) -> Result<Exit> {
     let mut out = Out::stdout(output);
     let mut problems = Vec::new();
     for folder in folders {
-        let checked = LatentStore::open(folder, None).and_then(|store| store.verify());
+        let checked = verify_split(folder);
         let state = if checked.is_ok() { "good" } else { "damaged" };
         out.row(&json!({ "folder": folder, "state": state }))?;
         problems.extend(checked.err());

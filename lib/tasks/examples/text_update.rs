@@ -123,6 +123,7 @@ impl Bench {
             vector: 0,
             vectors_only: false,
             language: None,
+            embedding: None,
         };
         let mut builder = Builder::new(1);
         let config = ClassifyModel { encoder, ..ClassifyModel::default() };

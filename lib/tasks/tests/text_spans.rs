@@ -31,6 +31,7 @@ fn info(padding: i32) -> TokenInfo {
         vector: 0,
         vectors_only: false,
         language: None,
+        embedding: None,
     }
 }
 

@@ -6,6 +6,7 @@ use crate::seal::SealedFile;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tensor::safetensors::MappedTensors;
 use unix::{Error, Result, small};
@@ -87,6 +88,26 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
         };
         let length = arrays[array].bytes();
         &shard.bytes(array)[items.start * length..items.end * length]
+    }
+
+    /// Copies all arrays of some records, in the order of the layout, as [`Writer::put`](super::Writer::put) takes them.
+    /// Panics when a record is out of range.
+    pub fn copy(&self, records: Range<usize>) -> Vec<Vec<u8>> {
+        let arrays = &self.index.layout.arrays;
+        let mut found = vec![Vec::new(); arrays.len()];
+        for (number, array) in arrays.iter().enumerate() {
+            if arrays.iter().any(|other| other.ends == Some(number)) {
+                continue;
+            }
+            let mut ends = Vec::new();
+            for record in records.clone() {
+                found[number].extend_from_slice(self.bytes(number, record));
+                ends.extend(((found[number].len() / array.bytes()) as u64).to_le_bytes());
+            }
+            // Arrays with the same ends have the same number of items in each record.
+            array.ends.into_iter().for_each(|place| found[place] = std::mem::take(&mut ends));
+        }
+        found
     }
 
     /// The files of the store with their hashes: the index and all shards.

@@ -99,24 +99,40 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned + Clone> W
         &mut self,
         mut encode: impl FnMut(Range<usize>) -> Result<(Vec<Vec<u8>>, S)>,
     ) -> Result<FillCounts> {
-        let mut done = FillCounts { kept: 0, made: 0 };
-        for number in 0..self.index.shards.len() {
-            let path = shard_path(&self.folder, number);
-            if self.index.shards[number].as_ref().is_some_and(|entry| is_whole(&path, entry)) {
-                done.kept += 1;
-                continue;
-            }
-            let records = self.index.layout.records_of(number);
-            let (arrays, summary) = encode(records.clone())?;
-            let bytes = shard(&self.index.layout, records.len(), &arrays)?;
-            publish_bytes(&path, &bytes)?;
-            let blake3 = blake3::hash(&bytes).to_hex().to_string();
-            let bytes = bytes.len() as u64;
-            self.index.shards[number] = Some(ShardEntry { bytes, blake3, summary });
-            self.save()?;
-            done.made += 1;
+        let missing = self.missing();
+        let (all, made) = (self.index.shards.len(), missing.len());
+        for number in missing {
+            let (arrays, summary) = encode(self.records_of(number))?;
+            self.put(number, &arrays, summary)?;
         }
-        Ok(done)
+        Ok(FillCounts { kept: all - made, made })
+    }
+
+    /// The numbers of the shards that are missing or damaged, ascending. Reads all others.
+    pub fn missing(&self) -> Vec<usize> {
+        let is_missing = |number: &usize| {
+            let entry = self.index.shards[*number].as_ref();
+            !entry.is_some_and(|entry| is_whole(&shard_path(&self.folder, *number), entry))
+        };
+        (0..self.index.shards.len()).filter(is_missing).collect()
+    }
+
+    /// The records of a shard.
+    pub fn records_of(&self, number: usize) -> Range<usize> {
+        self.index.layout.records_of(number)
+    }
+
+    /// Writes a shard: the bytes of each array for its records, in the order of the layout, and a summary.
+    ///
+    /// Errors: 70 for the wrong number of bytes; 73, 74 for the disk.
+    pub fn put(&mut self, number: usize, arrays: &[Vec<u8>], summary: S) -> Result<()> {
+        let path = shard_path(&self.folder, number);
+        let bytes = shard(&self.index.layout, self.records_of(number).len(), arrays)?;
+        publish_bytes(&path, &bytes)?;
+        let blake3 = blake3::hash(&bytes).to_hex().to_string();
+        let bytes = bytes.len() as u64;
+        self.index.shards[number] = Some(ShardEntry { bytes, blake3, summary });
+        self.save()
     }
 
     /// Writes the index.

@@ -11,6 +11,7 @@ mod copy_rows;
 pub mod criteria;
 mod csv_rows;
 mod draw;
+mod embedding;
 mod import;
 mod json_rows;
 mod kind;
@@ -36,6 +37,7 @@ mod windows;
 
 pub use chunks::{Chunk, Chunks};
 pub use columns::Columns;
+pub use embedding::{Embedding, EmbeddingWriter, SOURCE};
 pub use import::{TextImport, import, import_with};
 pub use kind::TextKind;
 pub use new_texts::{Needs, NewText, NewTexts};

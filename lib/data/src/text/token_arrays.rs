@@ -1,5 +1,6 @@
 //! The arrays of a store of tokens.
 
+use super::kind::is_zero;
 use super::store::RAGGED;
 use super::tokens::TokenInfo;
 use crate::fields::stats::Moments;
@@ -26,6 +27,9 @@ pub(super) struct Description {
     #[serde(default)]
     pub criteria: bool,
     pub records: usize,
+    /// BLAKE3 hash of the index of the tokens to which embeddings were added.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<String>,
 }
 
 /// Counts of a shard.
@@ -33,6 +37,9 @@ pub(super) struct Description {
 pub(super) struct Counts {
     /// Number of truncated records.
     pub truncated: usize,
+    /// Number of texts of which the encoder of the vectors read only the beginning.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cut: usize,
     /// Number of tokens of all records.
     pub tokens: usize,
     /// Number of tokens that stand for words outside the vocabulary.

@@ -104,6 +104,7 @@ pub fn import_tokens(
         vector: length.unwrap_or(0),
         vectors_only: false,
         language: None,
+        embedding: None,
     };
     let mut made = Vec::new();
     for ((name, pairs), shard_records) in splits.iter().zip(sizes) {
@@ -223,6 +224,7 @@ fn write(
         criteria: false,
         questions: false,
         records: pairs.len(),
+        tokens: None,
     };
     let (folder, arrays) = (store_path(to, split), Arrays::new(&description));
     let layout = arrays.layout(pairs.len(), shard_records);

@@ -133,6 +133,7 @@ fn encode(
         vector: kind.vector,
         vectors_only: kind.vectors_only,
         language: language_of(set),
+        embedding: None,
     };
     let all = |has: fn(&TextStore) -> bool| set.stores().iter().all(has);
     let description = Description {
@@ -145,6 +146,7 @@ fn encode(
         criteria: all(|store| store.description().columns.criterion.is_some()),
         questions: kind.answers && all(|store| store.description().columns.text.is_some()),
         records: set.len(),
+        tokens: None,
     };
     let mut sizes = RunSizes::default();
     for i in 0..set.len() {

@@ -3,6 +3,7 @@
 //! A folder of tokens has a store for each split, named after it, and the tokenizer as tokenizer.json.
 
 use super::columns::cell;
+use super::embedding::{Embedding, MADE, SOURCE};
 use super::kind::{TextKind, is_false, is_zero};
 use super::remarks::is_no_group;
 use super::sentences::Language;
@@ -11,7 +12,7 @@ use super::token_arrays::{Arrays, Counts, Description};
 use super::tokenizer::SpecialTokens;
 use super::vector_stats::VectorStatistics;
 use super::windows::{RecordTokens, fits};
-use crate::inputs::InputFile;
+use crate::inputs::{InputFile, verify_all};
 use crate::provenance::Provenance;
 use crate::seal::SealedFile;
 use crate::split::SplitName;
@@ -60,6 +61,9 @@ pub struct TokenInfo {
     /// The synthetic language of the texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub language: Option<Language>,
+    /// How the vectors were computed from the texts; None for vectors that were imported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<Embedding>,
 }
 
 impl TokenInfo {
@@ -95,13 +99,23 @@ impl TokenSet {
         FILE.is_format_of(&store_path(path, name).join("index.json"))
     }
 
+    /// Opens the tokens of a split in the folder `path`, which is named after the split; None if it is not one. Errors:
+    /// those of [`Self::open`].
+    pub fn open_split(path: &Path) -> Option<Result<Self>> {
+        let (folder, own) = (path.parent()?, path.file_name()?);
+        let is_own = |name: &SplitName| own == name.to_string().as_str();
+        let name = SplitName::ALL.into_iter().find(is_own)?;
+        Self::has_split(folder, name).then(|| Self::open(folder, name))
+    }
+
     /// Opens the tokens of a split in `folder`. Checks the ranges of lengths and labels, but does not read the tokens
     /// themselves, which are most of the data: see [`Self::checked`].
     ///
     /// Errors: 66 when there are none; 65 when they are incomplete or damaged.
     pub fn open(folder: &Path, name: SplitName) -> Result<Self> {
         let path = store_path(folder, name);
-        let store = Store::<Description, Counts>::open(FILE, &path)?;
+        let kind = if path.join(SOURCE).is_file() { MADE } else { FILE };
+        let store = Store::<Description, Counts>::open(kind, &path)?;
         let (layout, description) = (&store.index().layout, &store.index().description);
         let arrays = Arrays::new(description);
         let planned = (&arrays.all, description.records, name);
@@ -137,7 +151,8 @@ impl TokenSet {
 
     fn damaged(&self, what: &str) -> Error {
         let path = store_path(&self.folder, self.name());
-        Error::data(format!("{}: {what}; run ds-prep tokenize again", path.display()))
+        let made_by = if self.info().embedding.is_some() { MADE.made_by } else { FILE.made_by };
+        Error::data(format!("{}: {what}; run {made_by} again", path.display()))
     }
 
     fn is_id(&self, id: &i32) -> bool {
@@ -291,6 +306,21 @@ impl TokenSet {
     pub fn token_counts(&self) -> [usize; 2] {
         let [tokens, unknown] = [|c: &Counts| c.tokens, |c: &Counts| c.unknown];
         [self.counts().map(tokens).sum(), self.counts().map(unknown).sum()]
+    }
+
+    /// Number of texts of which the encoder of the vectors read only the beginning.
+    pub fn cut(&self) -> usize {
+        self.counts().map(|counts| counts.cut).sum()
+    }
+
+    /// The store of the split.
+    pub(super) fn store(&self) -> &Store<Description, Counts> {
+        &self.store
+    }
+
+    /// Reads all files and compares them with their hashes. Errors: 65, naming all that differ.
+    pub fn verify(&self) -> Result<()> {
+        Error::all(&verify_all(&self.input_files()))
     }
 
     fn counts(&self) -> impl Iterator<Item = &Counts> {

@@ -5,9 +5,11 @@ pub(crate) mod cholesky;
 pub mod condition;
 pub mod models;
 pub mod normalisation;
+mod source_file;
 pub(crate) mod sources;
 pub(crate) mod tokens;
 
+pub(crate) use source_file::{record_source, recorded_source};
 pub use sources::{FieldSource, Sources};
 
 use schemars::JsonSchema;

@@ -1,39 +1,21 @@
 //! Properties of latents that an operator needs in addition to the values: their normalisation, and their codec.
 
 use crate::common::normalisation::Normalisation;
+use crate::common::{record_source, recorded_source};
 use data::fields::latents::LatentStore;
 use learn::dependency::Dependency;
-use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use tensor::Tensor;
-use unix::publish::publish_bytes;
-use unix::relative::{located, relative};
-use unix::{Error, Result, small};
+use unix::Result;
 
-/// File next to a latent index that records the path of the codec.
-const SOURCE: &str = "source.json";
-/// Maximum size of `source.json` in bytes.
-const MAX_BYTES: u64 = 1 << 20;
-
-/// Records in the directory of a latent store the path of the codec's checkpoint or run, absolute and relative to that
-/// directory. The path is not part of the identity of the latents, which is in the index.
+/// Records in the directory of a latent store the path of the codec's checkpoint or run.
 pub fn record_codec(folder: &Path, codec: &Path) -> Result<()> {
-    let path = codec.canonicalize().map_err(|cause| Error::open(codec, cause))?;
-    let source = json!({ "codec": path, "relative": relative(&path, folder)? });
-    let (file, text) = (folder.join(SOURCE), format!("{source}\n"));
-    match small::read(&file, MAX_BYTES) {
-        Ok(found) if found == text.as_bytes() => Ok(()),
-        _ => publish_bytes(&file, text.as_bytes()),
-    }
+    record_source(folder, "codec", codec)
 }
 
 /// Returns the codec of a latent store: its path, if recorded, and its hash.
 pub fn codec_of(store: &LatentStore) -> Dependency {
-    let source = small::read(&store.folder().join(SOURCE), MAX_BYTES);
-    let source: Option<serde_json::Value> =
-        source.ok().and_then(|text| serde_json::from_slice(&text).ok());
-    let field = |name: &str| Some(PathBuf::from(source.as_ref()?[name].as_str()?));
-    let path = located(field("codec"), field("relative").as_deref(), store.folder());
+    let path = recorded_source(store.folder(), "codec");
     Dependency::new(path, codec_hash(&store.key().codec, &store.key().normalisation))
 }
 

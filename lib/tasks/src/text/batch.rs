@@ -97,9 +97,19 @@ impl TextEncoder {
         lora: Option<&Lora>,
         info: &TokenInfo,
     ) -> Self {
-        let padding = info.special.padding;
+        Self::with_vocabulary(b, config, lora, info.vocabulary, info.special.padding)
+    }
+
+    /// Builds the encoder for a tokenizer with `vocabulary` ids and this padding token.
+    pub fn with_vocabulary(
+        b: &mut Builder,
+        config: &EncoderConfig,
+        lora: Option<&Lora>,
+        vocabulary: usize,
+        padding: i32,
+    ) -> Self {
         Self {
-            encoder: b.adapted(lora, |b| Encoder::new(b, config, info.vocabulary)),
+            encoder: b.adapted(lora, |b| Encoder::new(b, config, vocabulary)),
             padding,
             first: config.first_position(padding as usize),
         }

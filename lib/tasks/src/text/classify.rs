@@ -66,6 +66,10 @@ impl TextModel for Classifier {
         self.encoder.windows(windows)
     }
 
+    fn text_encoder(&self) -> &TextEncoder {
+        &self.encoder
+    }
+
     fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs> {
         let states = self.encoder.forward(forward, batch, "")?;
         let logits = forward.to_param_dtype(&self.head.forward(forward, &states)?)?;

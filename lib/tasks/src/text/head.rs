@@ -1,6 +1,7 @@
 //! Pooling of the states of tokens, and the classification head.
 
 use super::batch::States;
+use super::embed::TokenPooling;
 use super::encoder::{Architecture, EncoderConfig};
 use data::text::TokenInfo;
 use learn::adapt::Lora;
@@ -159,6 +160,26 @@ pub(super) fn hidden_layers(
     dims.iter().enumerate().map(layer).collect()
 }
 
+/// One vector for each text, [B, H], from the states of its tokens.
+pub(super) fn pool(pooling: TokenPooling, forward: &Forward, texts: &States) -> Result<Var> {
+    let States { states, mean: weights, hidden, .. } = texts;
+    let [batch, tokens, width] = [0, 1, 2].map(|axis| states.shape()[axis]);
+    let pooled = match pooling {
+        TokenPooling::Cls => forward.apply(Narrow { axis: 1, start: 0, length: 1 }, &[states])?,
+        TokenPooling::Mean => {
+            forward.apply(MatMul, &[&forward.to_compute_dtype(weights)?, states])?
+        }
+        TokenPooling::Max => {
+            let hidden = forward.to_compute_dtype(hidden)?;
+            let visible = forward.apply(Binary::Add, &[states, &hidden])?;
+            let window = [1, 1, tokens];
+            let op = Pool { pooling: Window::Max, window, stride: window };
+            forward.apply(op, &[&visible.reshape(&[batch, 1, tokens, width])])?
+        }
+    };
+    Ok(pooled.reshape(&[batch, width]))
+}
+
 /// Pooling and classification layers. Without hidden layers, the parameters have the names that transformers gives
 /// them.
 #[derive(Clone, Debug)]
@@ -228,23 +249,13 @@ impl Head {
 
     /// The vector of each text, [B, H].
     pub fn pool(&self, forward: &Forward, texts: &States) -> Result<Var> {
-        let States { states, mean: weights, hidden, lengths } = texts;
-        let [batch, tokens, width] = [0, 1, 2].map(|axis| states.shape()[axis]);
-        let pooled = match self.pooling {
-            Pooling::Cls => forward.apply(Narrow { axis: 1, start: 0, length: 1 }, &[states])?,
-            Pooling::Mean => {
-                forward.apply(MatMul, &[&forward.to_compute_dtype(weights)?, states])?
-            }
-            Pooling::Max => {
-                let hidden = forward.to_compute_dtype(hidden)?;
-                let visible = forward.apply(Binary::Add, &[states, &hidden])?;
-                let window = [1, 1, tokens];
-                let op = Pool { pooling: Window::Max, window, stride: window };
-                forward.apply(op, &[&visible.reshape(&[batch, 1, tokens, width])])?
-            }
-            Pooling::Attention => self.attend(forward, states, lengths)?,
+        let of = |pooling| pool(pooling, forward, texts);
+        let mut x = match self.pooling {
+            Pooling::Cls => of(TokenPooling::Cls)?,
+            Pooling::Mean => of(TokenPooling::Mean)?,
+            Pooling::Max => of(TokenPooling::Max)?,
+            Pooling::Attention => self.attend(forward, &texts.states, &texts.lengths)?,
         };
-        let mut x = pooled.reshape(&[batch, width]);
         if let Some(first) = &self.first {
             if self.dropout_before_first {
                 x = forward.dropout(&x, self.dropout)?;
@@ -263,7 +274,7 @@ impl Head {
         self.output.forward(forward, &forward.dropout(&x, self.dropout)?)
     }
 
-    /// The mean of the states of the tokens of each text, weighted by the softmax of their scores, [B, 1, H].
+    /// The mean of the states of the tokens of each text, weighted by the softmax of their scores, [B, H].
     ///
     /// It is attention whose query is constant: in every head the first feature of each key is the score, times the
     /// square root of the size of the head, and the others are 0.
@@ -288,6 +299,7 @@ impl Head {
             mask: Mask { causal: false, padding: true },
             ..Attention::new(*heads, Layout::Separate)
         };
-        forward.apply(op, &[&query, &keys, states, lengths])
+        let found = forward.apply(op, &[&query, &keys, states, lengths])?;
+        Ok(found.reshape(&[batch, width]))
     }
 }

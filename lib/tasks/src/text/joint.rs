@@ -112,6 +112,10 @@ impl TextModel for Joint {
         self.text.add(self.text.windows(windows), TEXT_PREFIX, &texts)
     }
 
+    fn text_encoder(&self) -> &TextEncoder {
+        &self.text
+    }
+
     fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs> {
         let text = self.text.forward(forward, batch, TEXT_PREFIX)?;
         let pooled = self.head.pool(forward, &text)?;

@@ -6,6 +6,7 @@ mod batch;
 mod calibrated;
 mod class_scores;
 pub mod classify;
+pub mod embed;
 pub mod encoder;
 mod evaluator;
 pub mod export;

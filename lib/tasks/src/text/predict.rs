@@ -1,17 +1,14 @@
 //! Predicts the labels of new texts and the answers in new contexts.
 
 use super::class_scores::{prediction_fields, probabilities};
-use super::sets::{Sets, TextData};
+use super::sets::{Sets, trained_tokens};
 use super::span::answer_fields;
 use super::task::DefineText;
 use super::trained::{TextOutput, TrainedText};
 use crate::evaluation::PredictRequest;
 use clap::FromArgMatches;
 
-use data::split::SplitName;
-use data::text::{
-    Columns, Encoded, Needs, NewText, NewTexts, RecordTokens, TokenInfo, TokenSet, Tokenizer,
-};
+use data::text::{Columns, Encoded, Needs, NewText, NewTexts, RecordTokens, TokenInfo, Tokenizer};
 use learn::evaluate::{JsonLines, Prediction, Predictor};
 use serde_json::{Map, json};
 use std::path::{Path, PathBuf};
@@ -22,8 +19,6 @@ use unix::{Context, Error, Result};
 
 /// Texts per block.
 const BLOCK: usize = 512;
-/// The name of the folder of tokens in `--with NAME=FOLDER`.
-const TOKENS: &str = "tokens";
 
 /// The options of `evaluate predict` for models of texts.
 #[derive(clap::Args, Clone, Debug)]
@@ -83,17 +78,7 @@ pub(super) fn open<M: DefineText>(request: &PredictRequest) -> Result<Box<dyn Pr
             "--inputs: name a .csv, .tsv, .jsonl or .json file, or one with a text on each line, or - for stdin",
         )
     })?;
-    opener.require_known(parts, &[TOKENS])?;
-    let checkpoint = parts.origin.checkpoint.display().to_string();
-    let mut data: TextData = parts.section("data").context(|| checkpoint.clone())?;
-    if let Some((_, folder)) = opener.with.first() {
-        data.tokens.clone_from(folder);
-    }
-    let set = TokenSet::open(&data.tokens, SplitName::Train).map_err(|error| {
-        error.context(format!(
-            "the tokens that {checkpoint} was trained with; give their new path with --with {TOKENS}=FOLDER"
-        ))
-    })?;
+    let (data, set) = trained_tokens(parts, opener)?;
     let info = set.info().clone();
     let tokenizer = Tokenizer::open(&data.tokens, info.max_length)?;
     let mut predictor = TextPredictor {

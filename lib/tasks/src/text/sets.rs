@@ -1,6 +1,7 @@
 //! The data of the text tasks.
 
 use crate::common::TrainOn;
+use crate::trained::Opener;
 use data::inputs::InputFile;
 use data::loader::Buckets;
 use data::split::SplitName;
@@ -10,7 +11,7 @@ use learn::trained::Parts;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use unix::{Error, Result};
+use unix::{Context, Error, Result};
 
 /// The training and validation data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -116,6 +117,27 @@ pub(super) fn recorded_tokenizer(parts: &Parts) -> Result<String> {
     // Version 0.1.0 stored the bytes of the hash as a buffer.
     let bytes = parts.buffer("tokenizer_and_labels")?;
     Ok(bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect())
+}
+
+/// The name of the folder of tokens in `--with NAME=FOLDER`.
+const TOKENS: &str = "tokens";
+
+/// The training tokens of a model, in the folder of its configuration, or of `--with tokens=FOLDER`. Errors: 2 for
+/// other models; 65, 66.
+pub(super) fn trained_tokens(parts: &Parts, opener: &Opener) -> Result<(TextData, TokenSet)> {
+    opener.require_known(parts, &[TOKENS])?;
+    let checkpoint = || parts.origin.checkpoint.display().to_string();
+    let mut data: TextData = parts.section("data").context(checkpoint)?;
+    if let Some((_, folder)) = opener.with.first() {
+        data.tokens.clone_from(folder);
+    }
+    let set = TokenSet::open(&data.tokens, SplitName::Train).map_err(|error| {
+        error.context(format!(
+            "the tokens that {} was trained with; give their new path with --with {TOKENS}=FOLDER",
+            checkpoint()
+        ))
+    })?;
+    Ok((data, set))
 }
 
 /// Opens a split. `ds-prep tokenize` writes only splits that have records. Errors: 66, 65.

@@ -2,6 +2,7 @@
 //!
 //! A training sample is a window of a context or, for records without a context, a whole text. Scores are per record.
 
+use super::batch::TextEncoder;
 use super::classify::add_class;
 use super::encoder::EncoderConfig;
 use super::head::HeadConfig;
@@ -36,6 +37,9 @@ pub trait TextModel: Debug + Send + Sync {
 
     /// The logits of a batch.
     fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs>;
+
+    /// Its encoder; of several, the one that reads labelled texts.
+    fn text_encoder(&self) -> &TextEncoder;
 
     /// Whether the model predicts classes.
     fn has_classes(&self) -> bool {

@@ -4,11 +4,12 @@
 mod config;
 mod names;
 
-use super::encoder::Architecture;
+use super::encoder::{Architecture, EncoderConfig};
 use config::Config;
 use data::text::Tokenizer;
 use learn::adapt::{Lora, peft};
 use learn::foreign::{self, TensorEntry};
+use learn::init::InitFrom;
 use names::Names;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -42,6 +43,19 @@ impl Pretrained {
     /// Errors: 66 when config.json or the weights are missing; 65 when they are damaged, of a model that is not
     /// supported, or without the head.
     pub fn configuration(&self) -> Result<Value> {
+        let (found, lacks_pooler) = self.read()?;
+        if let Some(weights) = lacks_pooler {
+            warn!(
+                "{}: no pooler, as usual for a masked language model: bert.pooler.* is initialised randomly and must be \
+                 trained; or set model.head.pooling=mean",
+                weights.display()
+            );
+        }
+        Ok(found)
+    }
+
+    /// The configuration, and the weights if they lack a pooler that a head needs.
+    fn read(&self) -> Result<(Value, Option<PathBuf>)> {
         let folder = &self.folder;
         let config = Config::read(folder)?;
         let mut encoder = config.encoder()?;
@@ -105,15 +119,17 @@ impl Pretrained {
             model["lora"] = serde_json::to_value(lora).map_err(Error::bug)?;
             init["adapter"] = json!(file.to_string_lossy());
         }
-        if !has_pooler && !is_of_spans {
-            warn!(
-                "{}: no pooler, as usual for a masked language model: bert.pooler.* is initialised randomly and must be \
-                 trained; or set model.head.pooling=mean",
-                weights.display()
-            );
-        }
-        Ok(json!({"model": model, "init": init}))
+        let found = json!({"model": model, "init": init});
+        Ok((found, (!has_pooler && !is_of_spans).then_some(weights)))
     }
+}
+
+/// The shape of the encoder in a folder, and the rules that read its weights. Errors: those of
+/// [`Pretrained::configuration`].
+pub(super) fn pretrained_encoder(folder: &Path) -> Result<(EncoderConfig, InitFrom)> {
+    let (found, _) = Pretrained { folder: folder.into(), ..Pretrained::default() }.read()?;
+    let encoder = serde_json::from_value(found["model"]["encoder"].clone()).map_err(Error::bug)?;
+    Ok((encoder, serde_json::from_value(found["init"].clone()).map_err(Error::bug)?))
 }
 
 /// Checks that an adapter changes only layers of the encoder, and that the base model has a pooler unless the adapter

@@ -162,6 +162,10 @@ impl TextModel for SpanFinder {
         self.encoder.windows(windows)
     }
 
+    fn text_encoder(&self) -> &TextEncoder {
+        &self.encoder
+    }
+
     fn forward(&self, forward: &Forward, batch: &Batch) -> Result<Outputs> {
         let states = self.encoder.forward(forward, batch, "")?.states;
         let logits = self.head.forward(forward, &states)?;
