@@ -96,13 +96,42 @@ train-stage classify -c classify.yaml -s data.tokens=first --run run
 ckpt export run --format hf -o pretrained
 cd ..; mv texts/pretrained texts/split.json texts/store texts/classify.yaml .";
 
+/// The options of the model of tests/golden/mmdit.pt, on texts with vectors of three numbers.
+const LGDLM: &str = "data: {tokens: lgdlm-tokens}
+model: {hidden: 6, depth: 1, heads: 2, head_size: 4, condition: 4, qk_norm: false, pooled_latent: false, tied: false,
+  time_embedding: sinusoidal, max_length: 7, hyper_connections: {streams: 2, kind: manifold}}
+loss: {}
+training: {updates: 10, batch_size: 4}
+optimizer: {method: {kind: adamw}, learning_rate: 1e-3}
+";
+
+/// Makes these texts and vectors, and lgdlm.yaml.
+pub fn prepare_lgdlm(folder: &Path) -> &'static str {
+    let word = |i: usize| ["a", "b", "c", "d"][i % 4];
+    let texts: String = (0..60)
+        .map(|i| format!("{{\"text\": \"{} {} {}\"}}\n", word(i), word(i / 4), word(i / 16)))
+        .collect();
+    fs::write(folder.join("texts.jsonl"), texts).unwrap();
+    fs::write(folder.join("texts.yaml"), "text: text\n").unwrap();
+    fs::write(folder.join("lgdlm.yaml"), LGDLM).unwrap();
+    let values: Vec<f32> = (0..180).map(|i| (i as f32).sin()).collect();
+    npy(&folder.join("vectors.npy"), &[60, 3], &values);
+    fs::write(folder.join("latest.pt"), include_bytes!("golden/mmdit.pt")).unwrap();
+    "
+ds-prep import texts.jsonl --columns texts.yaml --vectors vectors.npy -o pairs
+ds-prep split pairs -o pairs.json
+ds-prep vocabulary pairs.json -o pairs-tokenizer
+ds-prep tokenize pairs.json --tokenizer pairs-tokenizer --max-length 6 -o lgdlm-tokens"
+}
+
 /// Sets up what the examples of a page assume.
-fn before(program: &str) -> String {
+fn before(program: &str, folder: &Path) -> String {
     match program {
         "ckpt" => {
             stdout("train-stage --generate examples")
                 + "mkdir runs; mv codec runs/codec\n"
                 + PRETRAINED
+                + prepare_lgdlm(folder)
         }
         _ => String::new(),
     }
@@ -112,8 +141,8 @@ fn before(program: &str) -> String {
 fn run_examples(program: &str) {
     let examples = stdout(&format!("{program} --generate examples"));
     assert!(examples.contains(program), "{program} has no examples");
-    let script = format!("{}\n{examples}", before(program));
     let folder = tempfile::tempdir().unwrap();
+    let script = format!("{}\n{examples}", before(program, folder.path()));
     let output = shell(folder.path(), &script);
     assert_eq!(output.status, Some(0), "{program}: {}\n{}", output.stdout, output.stderr);
 }

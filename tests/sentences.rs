@@ -1,11 +1,15 @@
 //! Texts and vectors in one network, as users run it: from generated sentences to samples in both directions.
 
 use crate::common::shell;
+use crate::man::prepare_lgdlm;
 use crate::records::{done, refused};
+use learn::checkpoint::load;
+use learn::foreign;
 use report::evaluation::MetricsFile;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
+use tensor::Dtype;
 
 /// Pairs, texts and vectors without a partner, and test records.
 fn prepare(folder: &Path) {
@@ -78,6 +82,17 @@ fn a_network_learns_both_directions_and_predicts_in_all() {
     assert_eq!(texts(&there.stdout), texts(&both.stdout));
     let drawn = "evaluate predict run --direction unconditional --count 3 --temperature 1 --reveal ancestral -o -";
     assert_eq!(done(folder, drawn).stdout, done(folder, drawn).stdout);
+    // A single step from noise would give the mean of all vectors three times.
+    let drawn_vectors: Vec<Vec<f64>> = lines(
+        &done(folder, &drawn.replace(" -o -", " -o all.jsonl > messages && cat all.jsonl")).stdout,
+    )
+    .iter()
+    .map(|own| serde_json::from_value(own["vector"].clone()).unwrap())
+    .collect();
+    let distance =
+        |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum() };
+    let square: f64 = drawn_vectors[0].iter().map(|x| x * x).sum();
+    assert!(distance(&drawn_vectors[0], &drawn_vectors[1]) > 0.2 * square, "{drawn_vectors:?}");
     assert_ne!(
         done(folder, drawn).stdout,
         done(folder, &format!("{drawn} --sampling-seed 1")).stdout
@@ -148,5 +163,184 @@ fn cycles_over_data_without_partners_resume_to_the_bit() {
         ("-s loss.text_share=2", "loss.text_share"),
     ] {
         refused(folder, &format!("{run} {words} --run other"), 78, says);
+    }
+}
+
+#[test]
+fn resources_on_absent_gpus_are_those_of_the_shapes() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    let dry = "train-stage cycle-vae -c cycle-vae.yaml --run run --dry-run --json -s model.hidden=128 -s model.depth=3";
+    let estimate = |words: &str| lines(&done(folder, &format!("{dry} {words}")).stdout).remove(0);
+    let number = |value: &Value| value.as_f64().unwrap();
+    // A CPU keeps the same tensors as a GPU in f32: the memory of an update that is run here.
+    let (here, there) = (estimate(""), estimate("--on 24GB"));
+    let expected = number(&there["memory_bytes"]) - number(&there["memory"]["context"]);
+    let measured = number(&here["memory_bytes"]);
+    assert!((expected / measured - 1.0).abs() < 0.15, "{expected} {measured}");
+    assert_eq!(here["parameters"], there["parameters"]);
+    assert!(there["seconds"].is_null() && !folder.join("run").exists());
+    // The operations of a forward and a backward pass: six for each use of a weight. Tokens of texts use about a third of
+    // the weights, most others one row of a sample.
+    let (one, two) = (estimate("--on h100"), estimate("--on h100:2"));
+    let uses = 64.0 * 22.0 * number(&one["parameters"]);
+    let flops = number(&one["flops"]) / (6.0 * uses);
+    assert!((0.2..0.6).contains(&flops), "{flops}");
+    assert!((number(&one["flops"]) / number(&two["flops"]) - 2.0).abs() < 0.1);
+    assert!(number(&one["seconds"]) > 0.0 && number(&two["communication"]) > 0.0);
+    let amp = estimate("--on h100 -s training.amp=true");
+    assert!(number(&amp["memory"]["activations"]) < 0.7 * number(&one["memory"]["activations"]));
+    refused(folder, &format!("{dry} --on h100:3"), 78, "64 samples cannot be divided among 3 GPUs");
+    refused(folder, &format!("{dry} --on v100"), 2, "none of h200, h100");
+}
+
+/// Records of a kind in the log of a run.
+fn records(run: &Path, kind: &str) -> Vec<Value> {
+    let log = fs::read_to_string(run.join("log.jsonl")).unwrap();
+    lines(&log).into_iter().filter(|record| record["kind"] == kind).collect()
+}
+
+#[test]
+fn an_objective_that_needs_no_text_is_noticed_and_modes_freeze_their_parts() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    let run = "train-stage cycle-vae -c cycle-vae.yaml -s training.updates=200 -s training.validate_every=200";
+    done(folder, &format!("{run} -s loss.compat=upstream --run upstream"));
+    let warnings = |name: &str| -> String {
+        let all = records(&folder.join(name), "warning");
+        all.iter().map(|record| record["text"].to_string()).collect()
+    };
+    let found = warnings("upstream");
+    assert!(found.contains("input is that noise"), "{found}");
+    assert!(found.contains("without reading the texts"), "{found}");
+    // Its samplers run, and know nothing about texts.
+    done(
+        folder,
+        "evaluate score upstream --data tokens --texts 20 --text-steps 1 --drafts 0 -o scores",
+    );
+    let results = MetricsFile::read(&folder.join("scores")).unwrap();
+    let own = |metric: &str| results.scores.methods["cycle-vae"][metric].value;
+    assert!(own("cosine").abs() < 0.1 && own("recall_10") < 0.3, "{}", own("cosine"));
+
+    // Pairs of unrelated texts and vectors: the errors of both stay as high as without the other.
+    done(folder, &format!("{run} -s data.shuffled=true --run shuffled"));
+    done(folder, &format!("{run} --run usual"));
+    assert_eq!((warnings("shuffled"), warnings("usual")), (String::new(), String::new()));
+    let terms = |name: &str| {
+        let all = records(&folder.join(name), "update");
+        all.iter().rev().find(|own| own["loss_terms"]["t2l_other_text"].is_number()).unwrap()["loss_terms"].clone()
+    };
+    let ratio = |name: &str| {
+        let terms = terms(name);
+        terms["t2l_other_text"].as_f64().unwrap() / terms["t2l"].as_f64().unwrap()
+    };
+    assert!(
+        ratio("usual") > 1.2 && ratio("shuffled") < 1.2,
+        "{} {}",
+        terms("usual"),
+        terms("shuffled")
+    );
+    // Times are spread evenly over [0.02, 1] and [0, 1], and a token is masked with the probability of its time.
+    let usual = terms("usual");
+    for (name, expected, tolerance) in [
+        ("text_time", 0.51, 0.02),
+        ("latent_time", 0.5, 0.02),
+        ("masked", 0.51, 0.1),
+        ("t2l_zero", 1.0, 0.3),
+    ] {
+        let found = usual[name].as_f64().unwrap();
+        assert!((found - expected).abs() < tolerance, "{name}: {found}");
+    }
+    assert!(usual["latent_norm"].as_f64().unwrap() > 0.5, "{usual}");
+    refused(
+        folder,
+        &format!("{run} -s loss.compat=upstream -s loss.latent_target=v --run other"),
+        78,
+        "loss.latent_target: loss.compat sets it",
+    );
+
+    let modes = "-s 'loss.modes=[{mode: l2t, updates: 3}, {mode: t2l, updates: 2}]' -s training.updates=5 -s schedule=[] \
+        -s training.log_every=1 -s checkpoint.every=3 -s model.hidden=16";
+    done(folder, &format!("{run} {modes} --run modes"));
+    let trained: Vec<[bool; 2]> = records(&folder.join("modes"), "update")
+        .iter()
+        .map(|own| ["l2t", "t2l"].map(|part| own["loss_terms"][part].is_number()))
+        .collect();
+    assert_eq!(
+        trained,
+        [[true, false], [true, false], [true, false], [false, true], [false, true]]
+    );
+    // Between the checkpoints, latents are learned from texts: what only texts use does not change.
+    let diff = shell(folder, "ckpt diff modes/ckpt/step-00000003 modes/ckpt/step-00000005 --json");
+    let changed: Vec<String> = lines(&diff.stdout)
+        .iter()
+        .filter(|row| row["file"] == "model")
+        .map(|row| row["tensor"].as_str().unwrap().to_string())
+        .collect();
+    let has = |part: &str| changed.iter().any(|name| name.starts_with(part));
+    assert!(has("latent.") && has("latent_head.") && has("blocks.") && has("time."), "{changed:?}");
+    assert!(!has("text.") && !has("text_head.") && !has("norm.text."), "{changed:?}");
+}
+
+/// Such a checkpoint has other tensors, a table with more rows than the tokenizer has tokens, and the state of an
+/// optimizer. lib/tasks/tests/cycle_vae.rs shows that the function is the same.
+#[test]
+fn checkpoints_of_the_original_are_imported_by_name() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/mmdit.pt");
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(folder, prepare_lgdlm(folder));
+    let run = "train-stage cycle-vae -c lgdlm.yaml -s training.updates=1";
+    done(
+        folder,
+        &format!(
+            "{run} -s loss.latent_target=epsilon --run like
+             {run} -s model.time_embedding=fourier --run other"
+        ),
+    );
+    let imported = done(folder, &format!("ckpt import {file} --like like -o imported"));
+    assert!(imported.stderr.contains("loss.latent_target is epsilon"), "{}", imported.stderr);
+    let made = load(&folder.join("imported")).unwrap().tensors("model").unwrap();
+    let own = |name: &str| {
+        made.iter().find(|(own, _)| own == name).unwrap_or_else(|| panic!("no {name}")).1.to_f64()
+    };
+    let source = foreign::open(Path::new(file)).unwrap();
+    let original = |name: &str| {
+        let name = format!("model.{name}");
+        let entry = source.tensors().iter().find(|entry| entry.name == name).unwrap();
+        source.read(entry, Dtype::F32).unwrap().to_f64()
+    };
+    let table = own("text.table.weight");
+    assert!(
+        table.len() < 128 * 6 && original("text_encoder.token_embed.weight").starts_with(&table)
+    );
+    // The gain of the attention of latents: 1 + g here, and the second of four there.
+    let gains = original("mmdit.blocks.0.to_post_branch_gammas.2.bias");
+    let gains: Vec<f64> = gains[6..12].iter().map(|gain| f64::from((gain - 1.0) as f32)).collect();
+    assert_eq!(own("blocks.0.latent.modulation.bias")[12..18], gains);
+    let scale = "residual_scale";
+    let theirs = original(&format!("mmdit.blocks.0.ff_residual_fns.1.{scale}"));
+    assert_eq!(own(&format!("blocks.0.latent.mlp_streams.{scale}")), theirs);
+    let predicted =
+        "head -n 2 texts.jsonl | evaluate predict imported --direction t2l --inputs - -o -";
+    assert_eq!(lines(&done(folder, predicted).stdout)[1]["vector"].as_array().unwrap().len(), 3);
+
+    refused(
+        folder,
+        &format!("ckpt import {file} --like other -o x"),
+        65,
+        "time_embedding: sinusoidal",
+    );
+    let pattern = "--ignore 'model.mmdit.norms.*'";
+    let lacks = format!("ckpt import {file} --like like {pattern} -o x");
+    refused(folder, &lacks, 65, "missing: model.mmdit.norms.0.g [6]");
+    for (words, says) in [
+        ("model.max_length=5", "model.max_length: 5 is less than the 6 tokens of a text"),
+        ("model.hyper_connections.streams=5", "model.hyper_connections.streams"),
+        ("model.frequencies=0", "model.frequencies"),
+    ] {
+        refused(folder, &format!("{run} -s {words} --run x"), 78, says);
     }
 }

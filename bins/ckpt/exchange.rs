@@ -127,7 +127,8 @@ pub fn config(args: ConfigArgs) -> Result<Exit> {
 
 pub fn import(args: ImportArgs) -> Result<Exit> {
     let names = NameMap { map: args.map, ignore: args.ignore, ..NameMap::default() };
-    let tensors = checkpoint::import(&args.file, &args.like, &names, &args.output_folder)?;
+    let known = |task: &str| tasks::TASKS.iter().find(|own| own.spec.name == task)?.foreign;
+    let tensors = checkpoint::import(&args.file, &args.like, &names, known, &args.output_folder)?;
     let path = args.output_folder;
     let record = json!({"path": path, "file": args.file, "tensors": tensors});
     written(args.output, record, &path, &format!("{tensors} tensors of {}", args.file.display()))

@@ -92,6 +92,10 @@ enum Command {
     ///
     /// A pickle in the file is read as data and never executed. It may contain tensors in plain containers; anything
     /// else is refused by name.
+    ///
+    /// For models of train-stage cycle-vae, checkpoints of the original PyTorch program are recognised by their names
+    /// and need no --map; what its trainer saves besides the model is ignored. The model that --like names must have
+    /// the same options, see EXAMPLES.
     Import(exchange::ImportArgs),
     /// Print a configuration that starts training from a Hugging Face transformers encoder
     ///

@@ -30,6 +30,10 @@ EXAMPLES
   Export the weights; import them, removing a prefix that another program added to the names:
     $ ckpt export runs/codec -o codec.safetensors
     $ ckpt import codec.safetensors --like runs/codec --map 'module.*=*' -o imported
+  Import a checkpoint of LGDLM, by name. A run of one update supplies the options of its model, such as those of
+  configs/cycle-vae-cluster.yaml (kind: manifold for version 0.3 of the package mmdit, plain for 0.2):
+    $ train-stage cycle-vae -c lgdlm.yaml -s training.updates=1 --run runs/like
+    $ ckpt import latest.pt --like runs/like -o lgdlm
   Fine-tune a Hugging Face transformers encoder, here in the folder pretrained, and export the result as a folder
   that transformers loads:
     $ ckpt config pretrained > encoder.yaml

@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 """Makes mmdit.safetensors: results of small MMDiTs with text and one latent per sample, built around the package mmdit,
-and of single hyper-connections.
+and of single hyper-connections; and mmdit.pt, a checkpoint of a still smaller one.
 
 Run it in this folder, once with mmdit 0.3.0, whose hyper-connections are manifold-constrained, and once with mmdit
 0.2.2, whose are plain: each run replaces the values of its own form. Needs torch and safetensors (written with torch
-2.15, hyper-connections 0.4.11, x-transformers 2.31.10). lib/tensor/tests/ops/golden/hyper_connection.rs reads the
-result.
+2.15, hyper-connections 0.4.11, x-transformers 2.31.10). lib/tensor/tests/ops/golden/hyper_connection.rs,
+lib/tasks/tests/cycle_vae.rs and tests/sentences.rs read the results.
 
 Everything is drawn as f32 and computed in f64. FORM is `manifold` or `plain`, S the number of residual streams.
-- A model FORM/S (S = 1: without hyper-connections, in the run with 0.3.0 only, as residual/1) has tokens [2, 5], mask
-  [2, 5] (0 or 1), latents [2, 1, 3], text_t and latent_t [2], logits [2, 5, 11], latent [2, 1, 3], the gradients of
-  these two dlogits and dlatent, the gradients of the inputs dlatents, dtext_t and dlatent_t, and for each parameter its
-  value value/<parameter> and gradient gradient/<parameter>. Parameters have the names of checkpoints.
+- A model FORM/S (S = 1: without hyper-connections, in the run with 0.3.0 only, as residual/1) has tokens [2, 5],
+  latents [2, 1, 3], text_t and latent_t [2], logits [2, 5, 11], latent [2, 1, 3], the gradients of these two dlogits
+  and dlatent, the gradients of the inputs dlatents, dtext_t and dlatent_t, and for each parameter its value
+  value/<parameter> and gradient gradient/<parameter>. Parameters have the names of checkpoints.
 - A connection connection/FORM/S has streams [2, 3, S, 6], branch [2, 3, 6] (the output of the branch), input [2, 3, 6]
   (that of the branch), out [2, 3, S, 6], the gradients dinput and dout, dstreams and dbranch, and value/ and
   gradient/<parameter>.
 The metadata have the number of parameters of the model with 892M parameters in each form.
+
+mmdit.pt has what the original's trainer saves: the state_dict, with a table of 128 tokens, states of an optimizer and
+of random numbers, the step and the configuration. The run with 0.3.0 writes it.
 """
 import json
 import random
@@ -94,10 +97,9 @@ class Model(nn.Module):
         wide = 2 * hidden
         self.latent_head = nn.Sequential(nn.Linear(hidden, wide), nn.GELU(), nn.Dropout(0.1), nn.Linear(wide, dim))
 
-    def forward(self, tokens, mask, latents, text_t, latent_t):
+    def forward(self, tokens, latents, text_t, latent_t):
         inputs = (self.text_encoder(tokens), self.latent_encoder(latents))
-        text, latent = self.mmdit(modality_tokens=inputs, modality_masks=(mask, None),
-                                  time_cond=self.conditioning(text_t, latent_t))
+        text, latent = self.mmdit(modality_tokens=inputs, time_cond=self.conditioning(text_t, latent_t))
         return self.text_head(text), self.latent_head(latent)
 
 
@@ -136,13 +138,12 @@ def model(name, streams):
     seed(40 + streams)
     module = randomise(Model(6, 4, 11, 3, 7, depth=2, streams=streams, heads=2, dim_head=4))
     tokens = torch.randint(0, 11, (2, 5))
-    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
     latents = drawn(2, 1, 3)
     text_t, latent_t = (torch.rand(2).double().requires_grad_() for _ in range(2))
-    logits, latent = module(tokens, mask, latents, text_t, latent_t)
+    logits, latent = module(tokens, latents, text_t, latent_t)
     dlogits, dlatent = torch.randn(logits.shape), torch.randn(latent.shape)
     ((logits * dlogits).sum() + (latent * dlatent).sum()).backward()
-    keep(name, tokens=tokens, mask=mask, latents=latents, text_t=text_t, latent_t=latent_t, logits=logits,
+    keep(name, tokens=tokens, latents=latents, text_t=text_t, latent_t=latent_t, logits=logits,
          latent=latent, dlogits=dlogits, dlatent=dlatent, dlatents=latents.grad, dtext_t=text_t.grad,
          dlatent_t=latent_t.grad)
     keep_parameters(name, module)
@@ -165,10 +166,23 @@ def connection(streams):
     keep_parameters(name, module)
 
 
+def checkpoint(path):
+    seed(60)
+    module = randomise(Model(6, 4, 128, 3, 7, depth=1, streams=2, heads=2, dim_head=4)).float()
+    optimizer = torch.optim.AdamW(module.latent_head.parameters())
+    sum(value.sum() for value in module.latent_head.parameters()).backward()
+    optimizer.step()
+    torch.save({"model": module.state_dict(), "optimizer": optimizer.state_dict(), "step": 7,
+                "config": {"model": {"latent_dim": 3, "dropout": 0.1}, "logging": {"run_name": None}},
+                "rng_state": torch.get_rng_state(), "cuda_rng_state": []}, path)
+    path.chmod(0o644)
+
+
 # The package converts to f32 at some places, also in softmax.
 torch.Tensor.float = torch.Tensor.double
 if MANIFOLD:
     model("residual/1", 1)
+    checkpoint(Path(__file__).with_name("mmdit.pt"))
 for streams in (2, 4):
     model(f"{FORM}/{streams}", streams)
 for streams in (1, 2, 3, 4):

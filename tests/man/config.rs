@@ -117,32 +117,50 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
     assert!(faults.is_empty(), "man/longhaul-config.5:\n{}", faults.join("\n"));
 }
 
-/// Every key of a PyTorch script has a row, and every key that a row names exists.
+/// The keys of another program in a section, and what the section says about each.
+fn rows<'a>(page: &'a str, section: &str) -> Vec<(&'a str, &'a str)> {
+    let (_, list) = page.split_once(&format!("\n.Sh {section}\n")).unwrap();
+    let rows = list.split("\n.El\n").next().unwrap().split("\n.It ").skip(1);
+    rows.filter_map(|row| row.split_once(" Ta ").or_else(|| row.split_once('\n'))).collect()
+}
+
+/// Every key of another program has a row, and every key that a row names exists.
 #[test]
 fn longhaul_config_5_translates_the_keys_of_scripts() {
-    const THEIRS: &str = "dataset.name input_dim target_dim train_split normalize time_limit checkpoint.* mem_budget seed \
+    const SCRIPTS: &str = "dataset.name input_dim target_dim train_split normalize time_limit checkpoint.* mem_budget seed \
         batch_size total_updates updates_per_epoch checkpoint_every_updates checkpoint_save_rate eval_fraction amp \
         precision bfloat16 float16 compile compile_mode compile_fullgraph num_workers persistent_workers model.criterion \
         model.num_layers model.dropout optimizer.name optimizer.learning_rate optimizer.betas optimizer.momentum \
         optimizer.weight_decay max_grad_norm SequentialLR LinearLR CosineAnnealingLR num_updates start_factor wandb.*";
+    const LGDLM: &str = "data.token_dir data.latent_dir data.data_dir data.data_files data.load_tokens use_preprocessed \
+        data.max_samples data.max_val_samples data.num_workers data.initial_scan_limit data.val_ratio model.type \
+        ~diffusion_process use_multimodal model.hidden_size n_blocks model.cond_dim model.n_heads model.max_seq_len \
+        model.dropout model.num_residual_streams model.qk_rmsnorm model.latent_dim latent_beta_min latent_beta_max \
+        model.cluster_size model.latent_timesteps model.latent_beta_schedule model.latent_parameterization \
+        model.use_stub_if_no_mmdit training.seed training.dtype training.train_batch_size training.eval_batch_size \
+        training.num_train_steps training.gradient_accumulation_steps training.lr_schedule warmup_steps loss.loss_type \
+        unconditional l2t t2l sequential random loss.latent_loss_weight loss.latent_t_mode loss.cycle_latent_t_min t_max \
+        loss.cycle_text_weight loss.cycle_latent_weight ~_warmup_steps ~_ramp_steps loss.cycle_latent_sampling \
+        loss.cycle_stop_grad_latent logging.run_name log_dir logging.log_every logging.save_every optimizer.name \
+        optimizer.lr optimizer.weight_decay optimizer.beta1 beta2 eps optimizer.grad_clip_norm tokenizer.path \
+        local_files_only tokenizer.vocab_size mask_token_id pad_token_id";
     let page = page("longhaul-config.5");
-    let (_, table) = page.split_once("\n.Sh MIGRATING FROM PYTORCH SCRIPTS\n").unwrap();
-    let rows = table.split("\n.El\n").next().unwrap().lines();
-    let rows: Vec<(&str, &str)> = rows.filter_map(|row| row.split_once(" Ta ")).collect();
-    let words = |text: &'static str| text.split_whitespace();
-    let missing: Vec<&str> =
-        words(THEIRS).filter(|key| !rows.iter().any(|(theirs, _)| theirs.contains(key))).collect();
-    assert!(missing.is_empty(), "{missing:?}");
-    let known = keys::<RegressionConfig>();
-    for (theirs, ours) in rows.iter().skip(1) {
-        let paths = ours.split_whitespace().filter(|word| {
-            ["training.", "optimizer.", "loss.", "checkpoint.", "data.", "model."]
-                .iter()
-                .any(|section| word.starts_with(section))
-        });
-        for path in paths {
-            let exists = known.iter().any(|key| key.path.starts_with(path));
-            assert!(exists, "{theirs}: there is no key {path}");
+    for (section, all, known) in [
+        ("MIGRATING FROM PYTORCH SCRIPTS", SCRIPTS, keys::<RegressionConfig>()),
+        ("MIGRATING FROM LGDLM", LGDLM, keys::<CycleVaeConfig>()),
+    ] {
+        let rows = rows(&page, section);
+        let is_missing = |key: &&str| !rows.iter().any(|(theirs, _)| theirs.contains(*key));
+        let missing: Vec<&str> = all.split_whitespace().filter(is_missing).collect();
+        assert!(missing.is_empty(), "{section}: {missing:?}");
+        for (theirs, ours) in rows {
+            let sections = ["training.", "optimizer.", "loss.", "checkpoint.", "data.", "model."];
+            let is_key = |word: &&str| sections.iter().any(|section| word.starts_with(section));
+            for path in ours.split_whitespace().filter(is_key) {
+                let path = path.trim_end_matches([',', ':']);
+                let exists = known.iter().any(|key| key.path.starts_with(path));
+                assert!(exists, "{section}, {theirs}: there is no key {path}");
+            }
         }
     }
 }

@@ -20,6 +20,7 @@ pub use model_args::ModelArgs;
 pub use trained::Opener;
 
 use evaluation::{Predict, Score};
+use learn::foreign::ForeignModel;
 use learn::task::{ConfigOf, ConfiguredTask, Define, Spec};
 use multimodal::CycleVaeTask;
 use pde::codec::CodecTask;
@@ -52,6 +53,8 @@ pub struct Entry {
     pub score: Score,
     /// `evaluate predict` with a model of this task.
     pub predict: Predict,
+    /// Another program whose weights `ckpt import` reads by name.
+    pub foreign: Option<&'static ForeignModel>,
 }
 
 /// Loads a configuration from files, overrides and environment variables.
@@ -96,10 +99,13 @@ pub static TASKS: [Entry; 10] = [
         "Classes of texts and answers in contexts at once",
         (text::score::<Joint>(), text::predict::<Joint>()),
     ),
-    entry::<CycleVaeTask>(
-        "Vectors of texts and texts of vectors, with one network",
-        (multimodal::SCORE, multimodal::PREDICT),
-    ),
+    Entry {
+        foreign: Some(&multimodal::original::ORIGINAL),
+        ..entry::<CycleVaeTask>(
+            "Vectors of texts and texts of vectors, with one network",
+            (multimodal::SCORE, multimodal::PREDICT),
+        )
+    },
 ];
 
 const fn entry<T: Define>(about: &'static str, (score, predict): (Score, Predict)) -> Entry {
@@ -111,5 +117,6 @@ const fn entry<T: Define>(about: &'static str, (score, predict): (Score, Predict
         schema: || schema_for!(ConfigOf<T>),
         score,
         predict,
+        foreign: None,
     }
 }

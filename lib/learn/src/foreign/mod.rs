@@ -5,12 +5,15 @@
 //! tensor at a time on request, so that a file with bogus sizes costs no memory. Pickles are parsed but never executed;
 //! see `pickle`.
 
+mod layout;
 mod names;
 mod pickle;
 mod sharded;
 mod torch;
 mod write;
 
+pub(crate) use layout::assemble;
+pub use layout::{ForeignModel, Layout, Piece};
 pub use names::{NameMap, Named};
 pub use write::write;
 

@@ -1,6 +1,7 @@
 //! The batches: which samples are trained in which direction, at which times, with which masks and noise.
 
 use super::config::{CycleVaeLoss, TextWeighting};
+use super::mode::Mode;
 use super::model::Network;
 use super::sets::Record;
 use crate::common::normalisation::Normalisation;
@@ -23,6 +24,8 @@ pub struct Drawing {
     pub batch_size: u64,
     /// Micro-batches of an update.
     pub accumulation: u64,
+    /// Updates between records of the log.
+    pub log_every: u64,
     /// Objective and noise.
     pub loss: CycleVaeLoss,
     /// From records to the inputs of the network.
@@ -73,15 +76,14 @@ pub(super) struct Columns {
     /// Tokens to predict, and the weight of each.
     targets: Vec<i32>,
     weights: Vec<f32>,
-    latent_targets: Vec<f32>,
-    latent_weights: Vec<f32>,
+    pub latent_targets: Vec<f32>,
+    pub latent_weights: Vec<f32>,
 }
 
 impl Drawing {
-    /// Whether the sample at `place` is trained from latent to text: of consecutive places, the share
-    /// `loss.text_share`.
-    fn learns_text(&self, place: u64) -> bool {
-        let count = |places: u64| (places as f64 * self.loss.text_share).floor();
+    /// Whether the sample at `place` is trained from latent to text: of consecutive places, this share.
+    fn learns_text(share: f64, place: u64) -> bool {
+        let count = |places: u64| (places as f64 * share).floor();
         count(place + 1) > count(place)
     }
 
@@ -116,14 +118,22 @@ impl Drawing {
         records: &[Record],
     ) -> Batch {
         let draws = self.draws(micro_batch, 0);
+        let update = micro_batch / self.accumulation;
+        let mode = self.mode(update);
+        let share = match mode {
+            Mode::L2t => 1.0,
+            Mode::T2l => 0.0,
+            Mode::Joint | Mode::Unconditional => self.loss.text_share,
+        };
         let mut columns = Columns::default();
         for (place, record) in (first..).zip(records) {
             let learns_text = match (record.ids, record.vector) {
-                (Some(_), Some(_)) => self.learns_text(place),
+                (Some(_), Some(_)) => Self::learns_text(share, place),
                 (ids, _) => ids.is_some(),
             };
             let is_paired = record.ids.is_some() && record.vector.is_some();
-            let drops = f64::from(draws.times.uniform(place, 0)) < self.loss.unconditional;
+            let drops = mode == Mode::Unconditional
+                || f64::from(draws.times.uniform(place, 0)) < self.loss.unconditional;
             let condition = if is_paired && !drops { 0.0 } else { 1.0 };
             let t = match learns_text {
                 true => [self.text_time(&draws, place), condition],
@@ -141,7 +151,7 @@ impl Drawing {
         let at = Position { micro_batch, first };
         let (batch, more) = self.with_cycles(batch, network, at, records);
         parts.extend(more);
-        batch.with_parts(parts)
+        self.observed(batch, network, update, &columns).with_parts(parts)
     }
 
     /// The time of the text at `place`.
@@ -151,7 +161,8 @@ impl Drawing {
 
     /// The time of the latent at `place`.
     pub(super) fn latent_time(&self, draws: &Draws, place: u64) -> f64 {
-        self.time(0.0, draws.offsets[1], place)
+        let [low, high] = self.loss.latent_times;
+        low + (high - low) * self.time(0.0, draws.offsets[1], place)
     }
 }
 
@@ -236,7 +247,12 @@ impl Columns {
             z.iter().zip(noise).map(move |(z, noise)| of_z * z + of_noise * noise)
         };
         self.latents.extend(combined(levels));
-        self.latent_targets.extend(combined(drawing.loss.latent_target.factors(levels)));
+        let mut target: Vec<f32> = combined(drawing.loss.latent_target.factors(levels)).collect();
+        if drawing.loss.compares_directions() {
+            let norm = target.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+            target.iter_mut().for_each(|x| *x = (f64::from(*x) / norm.max(1e-8)) as f32);
+        }
+        self.latent_targets.extend(target);
         self.latent_weights.push(f32::from(u8::from(is_learned)));
     }
 

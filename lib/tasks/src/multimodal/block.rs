@@ -1,16 +1,18 @@
 //! A block of the MMDiT: tokens of texts and latents have separate weights and attend to each other.
 
-use super::config::CycleVaeModel;
+use super::config::{ConnectionKind, CycleVaeModel};
 use learn::forward::Forward;
-use learn::nn::Linear;
+use learn::nn::{HyperConnection, Linear};
 use learn::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::attention::{Attention, Layout};
 use tensor::ops::binary::Binary;
 use tensor::ops::concat::Concat;
+use tensor::ops::hyper_connection::Form;
 use tensor::ops::narrow::Narrow;
 use tensor::ops::normalization::{NormKind, Normalization};
+use tensor::ops::residual::Residual;
 use unix::Result;
 
 /// ε of the adaptive normalisations (PyTorch's default).
@@ -25,7 +27,7 @@ pub const MODALITIES: [&str; 2] = ["text", "latent"];
 
 /// The weights of a block for one modality.
 #[derive(Clone, Debug)]
-struct Stream {
+struct Modality {
     /// From the condition to [`VECTORS`] vectors.
     modulation: Linear,
     qkv: Linear,
@@ -34,19 +36,21 @@ struct Stream {
     qk_norm: Option<[ParamId; 2]>,
     up: Linear,
     down: Linear,
+    /// The connections of the attention and of the feed-forward network to the residual streams.
+    connections: Option<[HyperConnection; 2]>,
 }
 
 /// A block. With the tokens x of each modality and the vectors β, γ, g of the condition, for the attention and then for
 /// the feed-forward network: x += (1 + g) ∘ branch((1 + γ) ∘ norm(x) + β) (Esser et al. 2024, figure 2, with gains that
-/// begin at 1).
+/// begin at 1). With hyper-connections, branches read and write several residual streams instead of adding to x.
 #[derive(Clone, Debug)]
 pub struct JointBlock {
-    streams: [Stream; 2],
+    modalities: [Modality; 2],
     heads: usize,
 }
 
-impl Stream {
-    fn new(b: &mut Builder, config: &CycleVaeModel) -> Self {
+impl Modality {
+    fn new(b: &mut Builder, config: &CycleVaeModel, number: usize) -> Self {
         let (hidden, inner) = (config.hidden, config.heads * config.head_size());
         Self {
             modulation: Linear::zeroed(b, "modulation", config.condition(), VECTORS * hidden),
@@ -60,6 +64,43 @@ impl Stream {
             }),
             up: Linear::new(b, "up", hidden, config.mlp_ratio * hidden).then(Activation::Gelu),
             down: Linear::new(b, "down", config.mlp_ratio * hidden, hidden),
+            connections: config.hyper_connections.map(|own| {
+                let form = match own.kind {
+                    ConnectionKind::Plain => Form::Plain,
+                    ConnectionKind::Manifold => Form::Manifold,
+                };
+                // Branches begin by reading the streams in turn (Zhu et al. 2024).
+                [(0, "attention_streams"), (1, "mlp_streams")].map(|(branch, name)| {
+                    let first = (2 * number + branch) % own.streams;
+                    HyperConnection::new(b, name, form, [own.streams, hidden], first)
+                })
+            }),
+        }
+    }
+
+    /// Returns the input of a branch [B, T, H], 0 for the attention and 1 for the feed-forward network, and the
+    /// coefficients with which its output joins the residual streams x.
+    fn enter(&self, forward: &Forward, branch: usize, x: &Var) -> Result<(Var, Option<Var>)> {
+        let Some(connections) = &self.connections else { return Ok((x.clone(), None)) };
+        let (input, coefficients) = connections[branch].width(forward, x)?;
+        Ok((input, Some(coefficients)))
+    }
+
+    /// Returns the residual streams after a branch with the output `output` [B, T, H], before its gain: vector `vector`
+    /// of `m`.
+    fn join(
+        &self,
+        forward: &Forward,
+        branch: usize,
+        (x, coefficients): (&Var, Option<&Var>),
+        output: &Var,
+        (m, vector): (&Var, usize),
+    ) -> Result<Var> {
+        match self.connections.as_ref().zip(coefficients) {
+            Some((all, own)) => {
+                all[branch].depth(forward, x, own, &gained(forward, output, m, vector)?)
+            }
+            None => forward.apply(Residual::Gated { gain: vector }, &[x, output, m]),
         }
     }
 }
@@ -70,25 +111,24 @@ fn normalised(forward: &Forward, x: &Var, m: &Var, first: usize) -> Result<Var> 
     forward.apply(Normalization { kind, epsilon: EPSILON }, &[x, m])
 }
 
-/// Returns x + (1 + g) ∘ branch with vector `vector` of `m`.
-fn joined(forward: &Forward, x: &Var, branch: &Var, m: &Var, vector: usize) -> Result<Var> {
-    let (samples, hidden) = (m.shape()[0], x.shape()[2]);
+/// Returns (1 + g) ∘ branch with vector `vector` of `m`.
+fn gained(forward: &Forward, branch: &Var, m: &Var, vector: usize) -> Result<Var> {
+    let (samples, hidden) = (m.shape()[0], branch.shape()[2]);
     let gain = forward.apply(Narrow { axis: 1, start: vector * hidden, length: hidden }, &[m])?;
     let one = forward.to_compute_dtype(&forward.full(&[1], 1.0)?)?;
     let gain = forward.apply(Binary::Add, &[&gain, &one])?.reshape(&[samples, 1, hidden]);
-    let scaled = forward.apply(Binary::Multiply, &[branch, &gain])?;
-    forward.apply(Binary::Add, &[x, &scaled])
+    forward.apply(Binary::Multiply, &[branch, &gain])
 }
 
 impl JointBlock {
-    /// Registers the parameters of a block.
-    pub fn new(b: &mut Builder, config: &CycleVaeModel) -> Self {
-        let streams = MODALITIES.map(|name| b.scope(name, |b| Stream::new(b, config)));
-        Self { streams, heads: config.heads }
+    /// Registers the parameters of block `number`, counted from 0.
+    pub fn new(b: &mut Builder, config: &CycleVaeModel, number: usize) -> Self {
+        let modalities = MODALITIES.map(|name| b.scope(name, |b| Modality::new(b, config, number)));
+        Self { modalities, heads: config.heads }
     }
 
-    /// Maps tokens [B, T, H] of texts and of latents, given the condition [B, C] after its activation. Both outputs are
-    /// in one tensor, [B, texts + latents, H].
+    /// Maps tokens [B, T, H], or with hyper-connections [B, T, S, H], of texts and of latents, given the condition [B, C]
+    /// after its activation. Both outputs are in one tensor, with T = texts + latents.
     pub fn forward(
         &self,
         forward: &Forward,
@@ -104,31 +144,37 @@ impl JointBlock {
 
     fn layers(&self, forward: &Forward, x: &Var, texts: usize, condition: &Var) -> Result<Var> {
         let mut tokens = split(forward, x, texts)?;
-        let m = self.streams.each_ref().map(|own| own.modulation.forward(forward, condition));
+        let m = self.modalities.each_ref().map(|own| own.modulation.forward(forward, condition));
         let [m_text, m_latent] = m;
         let m = [m_text?, m_latent?];
-        let mut packed = Vec::new();
-        for (own, (x, m)) in self.streams.iter().zip(tokens.iter().zip(&m)) {
-            packed.push(own.qkv.forward(forward, &normalised(forward, x, m, 0)?)?);
+        let (mut packed, mut coefficients) = (Vec::new(), Vec::new());
+        for (own, (x, m)) in self.modalities.iter().zip(tokens.iter().zip(&m)) {
+            let (input, own_coefficients) = own.enter(forward, 0, x)?;
+            packed.push(own.qkv.forward(forward, &normalised(forward, &input, m, 0)?)?);
+            coefficients.push(own_coefficients);
         }
-        let weights = self.streams.iter().filter_map(|own| own.qk_norm).flatten();
+        let weights = self.modalities.iter().filter_map(|own| own.qk_norm).flatten();
         let weights: Vec<&Var> = weights.map(|id| forward.get(id)).collect();
         let qk_norm = (!weights.is_empty()).then_some(QK_EPSILON);
         let op = Attention { qk_norm, ..Attention::new(self.heads, Layout::Joined) };
         let inputs: Vec<&Var> = packed.iter().chain(weights).collect();
         let mixed = split(forward, &forward.apply(op, &inputs)?, texts)?;
-        let all = self.streams.iter().zip(&m).zip(tokens.iter_mut().zip(&mixed));
-        for ((own, m), (x, mixed)) in all {
-            *x = joined(forward, x, &own.out.forward(forward, mixed)?, m, 2)?;
-            let hidden = own.up.forward(forward, &normalised(forward, x, m, 3)?)?;
-            *x = joined(forward, x, &own.down.forward(forward, &hidden)?, m, 5)?;
+        let all =
+            self.modalities.iter().zip(&m).zip(tokens.iter_mut().zip(&mixed).zip(&coefficients));
+        for ((own, m), ((x, mixed), coefficients)) in all {
+            let output = own.out.forward(forward, mixed)?;
+            *x = own.join(forward, 0, (x, coefficients.as_ref()), &output, (m, 2))?;
+            let (input, coefficients) = own.enter(forward, 1, x)?;
+            let hidden = own.up.forward(forward, &normalised(forward, &input, m, 3)?)?;
+            let output = own.down.forward(forward, &hidden)?;
+            *x = own.join(forward, 1, (x, coefficients.as_ref()), &output, (m, 5))?;
         }
         let [text, latent] = &tokens;
         forward.apply(Concat { axis: 1 }, &[text, latent])
     }
 }
 
-/// Divides [B, texts + latents, H] into the tokens of texts and of latents.
+/// Divides [B, texts + latents, ..] into the tokens of texts and of latents.
 pub fn split(forward: &Forward, x: &Var, texts: usize) -> Result<[Var; 2]> {
     let latents = x.shape()[1] - texts;
     let part = |start, length| forward.apply(Narrow { axis: 1, start, length }, &[x]);

@@ -1,5 +1,6 @@
 //! The configuration of task `cycle-vae`.
 
+use super::mode::{Compatibility, ModeOrder, ModeUpdates};
 use super::noise::{LatentSchedule, LatentTarget};
 use crate::common::sources::{not_negative, one, weight_violations};
 use learn::config::Config;
@@ -20,6 +21,10 @@ pub struct CycleVaeData {
     /// Further data with the same tokenizer: pairs, texts without vectors, or vectors without texts.
     #[serde(default)]
     pub additional: Vec<AdditionalTokens>,
+    /// Train with the vector of another record in place of each text's own: a control, whose scores show what is reached
+    /// without any relation between texts and vectors.
+    #[serde(default)]
+    pub shuffled: bool,
 }
 
 /// Further data of a mixture.
@@ -62,11 +67,52 @@ pub struct CycleVaeModel {
     pub pooled_latent: bool,
     /// Use the table of tokens for the output as well.
     pub tied: bool,
-    /// Number of frequencies of each time embedding: cos(πkt) and sin(πkt) for k from 1 to this.
-    #[schemars(range(min = 1, max = 1024))]
-    pub frequencies: usize,
+    /// How the times become a condition.
+    pub time_embedding: TimeEmbedding,
+    /// Number of frequencies of each time embedding. Null: 16 for fourier, 128 for sinusoidal.
+    pub frequencies: Option<usize>,
+    /// Residual streams and their connections. Null: one stream, to which the output of every branch is added.
+    pub hyper_connections: Option<HyperConnections>,
+    /// Rows of the table of positions of texts. Null: the tokens of a text. Texts use the first rows.
+    pub max_length: Option<usize>,
     /// Dropout before the last layer of the latent head.
     pub dropout: f64,
+}
+
+/// How the times of a text and of a latent become a condition. F is the number of frequencies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TimeEmbedding {
+    /// cos(πkt) and sin(πkt) for k from 1 to F, of both times, through one MLP.
+    #[default]
+    Fourier,
+    /// cos(ωt) and sin(ωt) for ω = 10000^(-k/F) and k from 0 to F - 1 (Vaswani et al. 2017, §3.5), each time through
+    /// an MLP of its own, and both results through another.
+    Sinusoidal,
+}
+
+/// Hyper-connections of every branch and modality (Zhu et al. 2024): several residual streams, which each branch reads
+/// and writes with learned coefficients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HyperConnections {
+    /// Number of residual streams.
+    #[schemars(range(min = 2, max = 4))]
+    pub streams: usize,
+    /// How the coefficients depend on the streams.
+    #[serde(default)]
+    pub kind: ConnectionKind,
+}
+
+/// How the coefficients of hyper-connections depend on the streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConnectionKind {
+    /// Without constraint (Zhu et al. 2024).
+    Plain,
+    /// Streams are mixed by doubly stochastic matrices (Xie et al. 2025).
+    #[default]
+    Manifold,
 }
 
 impl Default for CycleVaeModel {
@@ -82,7 +128,10 @@ impl Default for CycleVaeModel {
             qk_norm: true,
             pooled_latent: true,
             tied: true,
-            frequencies: 16,
+            time_embedding: TimeEmbedding::default(),
+            frequencies: None,
+            hyper_connections: None,
+            max_length: None,
             dropout: 0.0,
         }
     }
@@ -183,6 +232,14 @@ pub struct CycleVaeLoss {
     pub latent_target: LatentTarget,
     /// Noise schedule of the latent.
     pub latent_schedule: LatentSchedule,
+    /// Smallest and largest time of a latent.
+    pub latent_times: [f64; 2],
+    /// What is trained in turn. Empty: both directions in every update.
+    pub modes: Vec<ModeUpdates>,
+    /// How the modes take turns.
+    pub mode_order: ModeOrder,
+    /// Train with the objective of another program, for comparisons. Null: with that of this section.
+    pub compat: Option<Compatibility>,
     /// Loss of texts given the latents that the network computes from them in one evaluation (T2L2T), for texts with and
     /// without a vector. A weight of 0 turns it off.
     pub cycle_text: Ramp,
@@ -205,6 +262,10 @@ impl Default for CycleVaeLoss {
             latent_weight: 5.0,
             latent_target: LatentTarget::default(),
             latent_schedule: LatentSchedule::default(),
+            latent_times: [0.0, 1.0],
+            modes: Vec::new(),
+            mode_order: ModeOrder::default(),
+            compat: None,
             cycle_text: Ramp::default(),
             cycle_latent: LatentCycle::default(),
             stop_gradient: true,
@@ -230,6 +291,13 @@ pub(super) fn violations(config: &CycleVaeConfig) -> Violations {
     }
     if !(loss.min_time > 0.0 && loss.min_time < 1.0) {
         violation("loss.min_time", "must be above 0 and below 1");
+    }
+    let [low, high] = loss.latent_times;
+    if !(low >= 0.0 && low <= high && high <= 1.0) {
+        violation("loss.latent_times", "must be two numbers in [0, 1], the smaller one first");
+    }
+    if let Some(compat) = loss.compat {
+        compat.conflicts(loss).iter().for_each(|(key, text)| violation(key, text));
     }
     for (key, value) in [
         ("loss.text_weight", loss.text_weight),
@@ -258,6 +326,14 @@ impl CycleVaeModel {
         self.condition.unwrap_or(self.hidden)
     }
 
+    /// Number of frequencies of each time embedding.
+    pub fn frequencies(&self) -> usize {
+        self.frequencies.unwrap_or(match self.time_embedding {
+            TimeEmbedding::Fourier => 16,
+            TimeEmbedding::Sinusoidal => 128,
+        })
+    }
+
     /// Returns the violations that the schema does not express.
     fn violations(&self) -> Violations {
         let mut found = Violations::new();
@@ -270,6 +346,12 @@ impl CycleVaeModel {
         }
         if self.condition == Some(0) {
             violation("condition", "must be at least 1, or null");
+        }
+        if self.frequencies.is_some_and(|count| !(1..=1024).contains(&count)) {
+            violation("frequencies", "must be from 1 to 1024, or null");
+        }
+        if self.max_length == Some(0) {
+            violation("max_length", "must be at least 1, or null");
         }
         if !(0.0..1.0).contains(&self.dropout) {
             violation("dropout", "must be at least 0 and less than 1");

@@ -12,7 +12,6 @@ use tensor::functions::Candidates;
 use tensor::functions::argmax::argmax;
 use tensor::functions::categorical::{Categorical, categorical};
 use tensor::ops::cross_entropy::CrossEntropy;
-use tensor::ops::squared_error::SquaredError;
 use tensor::random::{Philox, Purpose};
 use tensor::{Tensor, Var, constant};
 use unix::Result;
@@ -201,7 +200,6 @@ impl Drawing {
         let [_, latent] = network.forward(forward, &inputs)?;
         let found = network.latents(forward, &latent)?;
         let [targets, weights] = [input("latent_targets")?, input("latent_weights")?];
-        let ones = forward.full(&[sizes.vector], 1.0)?;
-        forward.apply(SquaredError, &[&found, &targets, &weights, &ones])
+        self.latent_error(forward, &found, &targets, &weights)
     }
 }

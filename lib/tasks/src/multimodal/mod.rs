@@ -9,15 +9,22 @@ mod draft;
 mod evaluate;
 mod measure;
 pub mod metrics;
+mod mode;
 pub mod model;
 pub mod noise;
+mod observe;
+pub mod original;
 mod predict;
 pub mod sample;
 mod sets;
 mod task;
+mod time;
 mod trained;
 
-pub use config::{CycleVaeConfig, CycleVaeData, CycleVaeLoss, CycleVaeModel};
+pub use config::{
+    ConnectionKind, CycleVaeConfig, CycleVaeData, CycleVaeLoss, CycleVaeModel, HyperConnections,
+    TimeEmbedding,
+};
 pub use evaluate::PairScoreOptions;
 pub use predict::PairPredictOptions;
 pub use task::CycleVaeTask;

@@ -2,21 +2,24 @@
 
 use super::block::{JointBlock, MODALITIES, split};
 use super::config::CycleVaeModel;
+use super::time::TimeLayers;
 use learn::forward::Forward;
-use learn::nn::{LayerNorm, Linear};
+use learn::nn::{HyperConnection, LayerNorm, Linear};
 use learn::params::{Builder, Init, ParamId};
 use learn::task::Batch;
-use std::f64::consts::PI;
 use tensor::ops::activation::Activation;
 use tensor::ops::binary::Binary;
 use tensor::ops::embedding::Embedding;
 use tensor::ops::linear;
+use tensor::ops::narrow::Narrow;
 use tensor::ops::normalization::{NormKind, Normalization};
 use tensor::{Tensor, Var};
 use unix::Result;
 
-/// ε of the layer normalisation of latents and of the final normalisations.
+/// ε of the layer normalisation of latents.
 const EPSILON: f64 = 1e-5;
+/// ε of the final normalisations, which only keeps tokens of zeros finite.
+const FINAL_EPSILON: f64 = 1e-12;
 /// Standard deviation of initial positions and of the last weights of both heads.
 const DEVIATION: f64 = 0.02;
 /// Added to the logits of tokens that no text contains.
@@ -39,15 +42,16 @@ pub struct Sizes {
 #[derive(Clone, Debug)]
 pub struct Network {
     sizes: Sizes,
-    frequencies: usize,
     latent_tokens: usize,
     dropout: f64,
     table: ParamId,
     /// Positions of text and latent tokens.
     positions: [ParamId; 2],
     latent_in: (Linear, LayerNorm, Linear),
-    times: [Linear; 2],
+    times: TimeLayers,
     pooled: Option<Linear>,
+    /// Number of residual streams, if there are several.
+    streams: Option<usize>,
     blocks: Vec<JointBlock>,
     norms: [ParamId; 2],
     /// The table of the text head, unless it is tied, and its bias.
@@ -62,7 +66,7 @@ pub struct Inputs {
     pub ids: Var,
     /// Noisy latents, [B, k, D/k].
     pub latents: Var,
-    /// Features of both times, [B, 4·frequencies] ([`Network::time_features`]).
+    /// Features of both times, [B, 4·frequencies] ([`Network::add_times`]).
     pub times: Var,
     /// 1 - t of the latents, [B, 1].
     pub clean: Var,
@@ -79,13 +83,20 @@ impl Inputs {
 
 impl Network {
     /// Registers the parameters. A vector whose dimension `model.latent_tokens` does not divide is refused by
-    /// [`Builder::check`].
+    /// [`Builder::check`], as are texts with more tokens than `model.max_length`.
     pub fn new(b: &mut Builder, config: &CycleVaeModel, sizes: Sizes) -> Self {
         let (hidden, condition) = (config.hidden, config.condition());
         if !sizes.vector.is_multiple_of(config.latent_tokens) {
             let (tokens, vector) = (config.latent_tokens, sizes.vector);
             b.refuse(format!(
                 "model.latent_tokens: {tokens} does not divide the dimension {vector}"
+            ));
+        }
+        let rows_of_text = config.max_length.unwrap_or(sizes.length);
+        if rows_of_text < sizes.length {
+            let length = sizes.length;
+            b.refuse(format!(
+                "model.max_length: {rows_of_text} is less than the {length} tokens of a text"
             ));
         }
         let part = sizes.vector / config.latent_tokens;
@@ -99,7 +110,7 @@ impl Network {
             // Without an embedding of the mask, masked tokens differ by their positions from the first update on.
             let init = Init::Embedding(deviation, sizes.mask as usize);
             let table = b.scope("table", |b| b.param("weight", &rows, init));
-            (table, positions(b, sizes.length))
+            (table, positions(b, rows_of_text))
         });
         let (latent_in, of_latent) = b.scope(latent, |b| {
             let first = Linear::new(b, "in", part, 2 * hidden);
@@ -107,20 +118,16 @@ impl Network {
             let second = Linear::new(b, "in_out", 2 * hidden, hidden);
             ((first, norm, second), positions(b, config.latent_tokens))
         });
-        let times = b.scope("time", |b| {
-            let first = Linear::new(b, "in", 4 * config.frequencies, condition);
-            [first.then(Activation::Silu), Linear::new(b, "out", condition, condition)]
-        });
+        let times = TimeLayers::new(b, config);
         let pooled = config.pooled_latent.then(|| {
             let init = Init::linear(sizes.vector);
             Linear::without_bias(b, "pooled", sizes.vector, condition, init).then(Activation::Silu)
         });
         let block = |number: usize, b: &mut Builder| {
-            b.scope(format!("blocks.{number}"), |b| JointBlock::new(b, config))
+            b.scope(format!("blocks.{number}"), |b| JointBlock::new(b, config, number))
         };
         Self {
             sizes,
-            frequencies: config.frequencies,
             latent_tokens: config.latent_tokens,
             dropout: config.dropout,
             table,
@@ -128,6 +135,7 @@ impl Network {
             latent_in,
             times,
             pooled,
+            streams: config.hyper_connections.map(|own| own.streams),
             blocks: (0..config.depth).map(|number| block(number, b)).collect(),
             norms: MODALITIES.map(|name| {
                 b.scope(format!("norm.{name}"), |b| {
@@ -150,16 +158,6 @@ impl Network {
     /// The sizes that the data determine.
     pub fn sizes(&self) -> Sizes {
         self.sizes
-    }
-
-    /// Returns cos(πkt) and sin(πkt) for k from 1 to `frequencies`, of the time of the text and then of the latent.
-    fn time_features(&self, times: [f64; 2]) -> impl Iterator<Item = f32> {
-        let frequencies = self.frequencies;
-        times.into_iter().flat_map(move |t| {
-            let angles = (1..=frequencies).map(move |k| PI * k as f64 * t);
-            let cosines = angles.clone().map(f64::cos);
-            cosines.chain(angles.map(f64::sin)).map(|x| x as f32)
-        })
     }
 
     /// Adds the inputs of samples to a batch, as tensors whose names begin with `prefix`: token ids [B, S], noisy
@@ -191,13 +189,14 @@ impl Network {
 
     /// Adds the features of the times of text and vector to a batch.
     pub fn add_times(&self, batch: Batch, prefix: &str, times: &[[f64; 2]]) -> Batch {
-        let features: Vec<f32> = times.iter().flat_map(|own| self.time_features(*own)).collect();
+        let features: Vec<f32> =
+            times.iter().flat_map(|own| self.times.features_of(*own)).collect();
         let clean: Vec<f32> = times.iter().map(|[_, latent]| (1.0 - latent) as f32).collect();
         let rows = times.len();
         batch
             .with(
                 format!("{prefix}times"),
-                Tensor::from_slice(&features, &[rows, 4 * self.frequencies]),
+                Tensor::from_slice(&features, &[rows, self.times.features()]),
             )
             .with(format!("{prefix}clean"), Tensor::from_slice(&clean, &[rows, 1]))
     }
@@ -210,17 +209,27 @@ impl Network {
         let (first, norm, second) = &self.latent_in;
         let latent = norm.forward(forward, &first.forward(forward, &latents)?)?;
         let latent = second.forward(forward, &forward.apply(Activation::Gelu, &[&latent])?)?;
-        let [text, latent] = [(text, 0), (latent, 1)].map(|(x, modality)| {
-            forward.apply(Binary::Add, &[&x, forward.get(self.positions[modality])])
-        });
+        let [of_text, of_latent] = self.positions.map(|id| forward.get(id));
+        let of_text = match of_text.shape()[0] > length {
+            true => forward.apply(Narrow { axis: 0, start: 0, length }, &[of_text])?,
+            false => of_text.clone(),
+        };
+        let text = forward.apply(Binary::Add, &[&text, &of_text])?;
+        let latent = forward.apply(Binary::Add, &[&latent, of_latent])?;
         let condition = self.condition(forward, inputs)?;
-        let mut x = forward.apply(tensor::ops::concat::Concat { axis: 1 }, &[&text?, &latent?])?;
+        let mut x = forward.apply(tensor::ops::concat::Concat { axis: 1 }, &[&text, &latent])?;
+        if let Some(streams) = self.streams {
+            x = HyperConnection::expand(forward, &x, streams)?;
+        }
         for block in &self.blocks {
             x = block.forward(forward, &x, length, &condition)?;
         }
+        if self.streams.is_some() {
+            x = HyperConnection::reduce(forward, &x)?;
+        }
         let [text, latent] = split(forward, &x, length)?;
         let norm = |x: &Var, weight| {
-            let op = Normalization { kind: NormKind::Rms, epsilon: EPSILON };
+            let op = Normalization { kind: NormKind::Rms, epsilon: FINAL_EPSILON };
             forward.apply(op, &[x, forward.get(weight)])
         };
         Ok([norm(&text, self.norms[0])?, norm(&latent, self.norms[1])?])
@@ -229,8 +238,7 @@ impl Network {
     /// The condition of all blocks, [B, C], after its activation.
     fn condition(&self, forward: &Forward, inputs: &Inputs) -> Result<Var> {
         let times = forward.to_compute_dtype(&inputs.times)?;
-        let [first, second] = &self.times;
-        let mut condition = second.forward(forward, &first.forward(forward, &times)?)?;
+        let mut condition = self.times.forward(forward, &times)?;
         if let Some(pooled) = &self.pooled {
             let samples = inputs.latents.shape()[0];
             let flat = inputs.latents.reshape(&[samples, self.sizes.vector]);

@@ -6,13 +6,16 @@ use crate::common::normalisation::Normalisation;
 use crate::common::sources::{Sources, joined, source_key};
 use data::inputs::InputFile;
 use data::split::SplitName;
-use data::text::{TokenInfo, TokenSet};
+use data::text::{Embedding, TokenInfo, TokenSet};
 use learn::dependency::{Dependencies, Dependency};
+use learn::trained::Parts;
 use std::path::Path;
 use unix::{Error, Result};
 
 /// What the manifest of a checkpoint calls the hash of the tokenizer.
 pub(super) const TOKENIZER: &str = "tokenizer";
+/// What it calls the hash of the encoder of the vectors and its settings.
+const EMBEDDING: &str = "embedding";
 /// Deviations below this fraction of their root mean square are raised to it: a dimension without variance would be
 /// divided by zero.
 const FLOOR: f64 = 1e-3;
@@ -63,8 +66,8 @@ pub(super) fn sizes(info: &TokenInfo, folder: &Path) -> Result<Sizes> {
     })?;
     if info.vector == 0 {
         return Err(problem(
-            "its texts have no vectors; import them with ds-prep import --vectors, or name texts alone in \
-             data.additional",
+            "its texts have no vectors; import them with ds-prep import --vectors, compute them with latent-cache make, or \
+             name texts alone in data.additional",
         ));
     }
     let (vocabulary, length, vector) = (info.vocabulary, info.max_length, info.vector);
@@ -122,8 +125,27 @@ impl PairSets {
 
     /// What a model depends on besides its weights.
     pub fn dependencies(&self) -> Dependencies {
-        let hash = self.info().tokenizer_hash.clone();
-        [(TOKENIZER.into(), Dependency::new(None, hash))].into()
+        let info = self.info();
+        let tokenizer = (TOKENIZER, info.tokenizer_hash.clone());
+        let embedding = info.embedding.as_ref().map(|own| (EMBEDDING, own.hash()));
+        let all = [Some(tokenizer), embedding].into_iter().flatten();
+        all.map(|(name, hash)| (name.into(), Dependency::new(None, hash))).collect()
+    }
+}
+
+/// Checks that the vectors in `folder` are of the encoder that a model was trained with, if latent-cache made them. Errors:
+/// 65.
+pub(super) fn require_embedding(parts: &Parts, info: &TokenInfo, folder: &Path) -> Result<()> {
+    let Some(recorded) = parts.dependencies.get(EMBEDDING) else { return Ok(()) };
+    let found = info.embedding.as_ref().map(Embedding::hash);
+    match info.vector == 0 || found.as_ref() == Some(&recorded.hash) {
+        true => Ok(()),
+        false => Err(Error::data(format!(
+            "{}: its vectors are of another encoder, or made with other settings of latent-cache make, than those that {} was \
+             trained with",
+            folder.display(),
+            parts.origin.checkpoint.display()
+        ))),
     }
 }
 
@@ -141,6 +163,15 @@ fn require_same(info: &TokenInfo, other: &TokenInfo, number: usize, folder: &Pat
         let short = |hash: &str| hash.chars().take(12).collect();
         let found = short(&other.tokenizer_hash);
         return differs("the tokens have the tokenizer", short(&info.tokenizer_hash), found);
+    }
+    let embeddings = [info, other].map(|info| info.embedding.as_ref());
+    if let [Some(own), Some(theirs)] = embeddings
+        && let Some(what) = own.difference(theirs)
+    {
+        let folder = folder.display();
+        return Err(Error::config(format!(
+            "{key}: {folder}: its vectors are not like those of data.tokens: {what}"
+        )));
     }
     for (what, expected, found) in [
         ("the texts have the length", info.max_length, other.max_length),

@@ -8,13 +8,14 @@ use super::model::{Inputs, Network};
 use super::sample::Runner;
 use super::sets::{PairSets, Record, sizes};
 use data::inputs::InputFile;
+use data::text::TokenSet;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::score::{Direction, Scores};
 use learn::task::{Batch, Buffers, ConfigOf, Define, Loss, Predictions, Spec, Task};
+use std::collections::BTreeMap;
 use tensor::Var;
 use tensor::ops::cross_entropy::CrossEntropy;
-use tensor::ops::squared_error::SquaredError;
 use unix::Result;
 use unix::config::Violations;
 
@@ -23,6 +24,14 @@ pub struct CycleVaeTask {
     network: Network,
     sets: PairSets,
     drawing: Drawing,
+    /// Whether texts have the vectors of others (`data.shuffled`).
+    shuffled: bool,
+}
+
+/// The vector of the record half a set away: that of another text, which is not its neighbour.
+fn other_vector(set: &TokenSet, i: usize) -> Option<&[f32]> {
+    let n = set.len();
+    set.vector((i + n.div_ceil(2)) % n)
 }
 
 impl Define for CycleVaeTask {
@@ -46,14 +55,15 @@ impl Define for CycleVaeTask {
             seed: config.seed,
             batch_size: config.training.batch_size,
             accumulation: config.training.accumulation,
-            loss: config.loss.clone(),
+            log_every: config.training.log_every,
+            loss: config.loss.resolved(),
             preparation: Preparation {
                 length: sizes.length,
                 padding: sets.info().special.padding,
                 normalisation: sets.normalisation.clone(),
             },
         };
-        Ok((Self { network, sets, drawing }, builder.finish()))
+        Ok((Self { network, sets, drawing, shuffled: config.data.shuffled }, builder.finish()))
     }
 }
 
@@ -73,7 +83,13 @@ impl Task for CycleVaeTask {
     fn batch(&self, micro_batch: u64, first: u64, samples: &[u64]) -> Result<Batch> {
         let of = |sample: &u64| {
             let (set, i) = self.sets.train.find(*sample);
-            Record::of(set, i as usize)
+            let record = Record::of(set, i as usize)?;
+            match record.vector {
+                Some(_) if self.shuffled => {
+                    Ok(Record { vector: other_vector(set, i as usize), ..record })
+                }
+                _ => Ok(record),
+            }
         };
         let records = samples.iter().map(of).collect::<Result<Vec<_>>>()?;
         Ok(self.drawing.batch(&self.network, micro_batch, first, &records))
@@ -88,8 +104,7 @@ impl Task for CycleVaeTask {
         let text = forward.apply(CrossEntropy::default(), &[&logits, &targets, &weights])?;
         let found = self.network.latents(forward, &latent)?;
         let [targets, weights] = [input("latent_targets")?, input("latent_weights")?];
-        let ones = forward.full(&[self.network.sizes().vector], 1.0)?;
-        let latent = forward.apply(SquaredError, &[&found, &targets, &weights, &ones])?;
+        let latent = self.drawing.latent_error(forward, &found, &targets, &weights)?;
         let mut parts = vec![(L2T, text), (T2L, latent)];
         let [has_text_cycle, has_latent_cycle] = Drawing::cycles_of(batch);
         if has_text_cycle {
@@ -99,7 +114,22 @@ impl Task for CycleVaeTask {
             parts.push((L2T2L, self.drawing.latent_cycle(&self.network, forward, batch)?));
         }
         let sums: Vec<(&str, &Var)> = parts.iter().map(|(name, sum)| (*name, sum)).collect();
-        Loss::of_parts(forward, batch, &sums)
+        let mut loss = Loss::of_parts(forward, batch, &sums)?;
+        let found = (&inputs, &found);
+        loss.terms.extend(self.drawing.observations(&self.network, forward, batch, found)?);
+        Ok(loss)
+    }
+
+    fn terms(&self) -> Vec<String> {
+        self.drawing.terms()
+    }
+
+    fn frozen(&self, update: u64) -> &'static [&'static str] {
+        self.drawing.mode(update).frozen()
+    }
+
+    fn warning(&self, terms: &BTreeMap<String, f64>) -> Option<String> {
+        self.drawing.warning(terms)
     }
 
     fn validation_samples(&self) -> u64 {

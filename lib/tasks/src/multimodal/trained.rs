@@ -4,7 +4,7 @@ use super::batch::Preparation;
 use super::config::{CycleVaeData, CycleVaeLoss, CycleVaeModel};
 use super::model::Network;
 use super::sample::Runner;
-use super::sets::{TOKENIZER, open_split, sizes};
+use super::sets::{TOKENIZER, open_split, require_embedding, sizes};
 use crate::common::normalisation::Normalisation;
 use crate::trained::Opener;
 use data::split::SplitName;
@@ -57,6 +57,7 @@ impl TrainedPair {
                 checkpoint()
             )));
         }
+        require_embedding(parts, &info, &folder)?;
         let config: CycleVaeModel = parts.section("model").context(checkpoint)?;
         let sizes = sizes(&info, &folder)?;
         let build = |b: &mut Builder| {
@@ -69,7 +70,7 @@ impl TrainedPair {
         Ok(Self {
             trained,
             preparation: Preparation { length, padding, normalisation },
-            loss: parts.section("loss").context(checkpoint)?,
+            loss: parts.section::<CycleVaeLoss>("loss").context(checkpoint)?.resolved(),
             tokenizer: Tokenizer::open(&folder, info.max_length)?,
             info,
         })

@@ -53,7 +53,7 @@ impl Pairs {
     }
 }
 
-/// Returns the metrics of each baseline: chance; ridge regression from the counts of words, and of words and pairs of
+/// Returns the metrics of each baseline: chance; the text of another record; ridge regression from the counts of words, and of words and pairs of
 /// words, to the vector; the text of the nearest training vector; the slots by linear regression from the vector; and
 /// the most frequent token at each position.
 pub(super) fn scores(evaluator: &PairEvaluator) -> Result<IndexMap<String, MetricsByName>> {
@@ -97,6 +97,10 @@ pub(super) fn scores(evaluator: &PairEvaluator) -> Result<IndexMap<String, Metri
     let records: Vec<Record> =
         pool.iter().map(|i| Record { ids: None, vector: set.vector(*i) }).collect();
     let vectors = model.preparation.vectors(&records);
+    // Half the pool away: another record, which is not of the same group or document.
+    let other = (0..pool.len()).map(|k| pool[(k + pool.len().div_ceil(2)) % pool.len()]);
+    let others: Vec<Vec<i32>> = other.map(|i| model.words(set.ids(i))).collect();
+    all.insert("other_text".into(), quality.metrics(&others, &steps)?);
     let near = nearest(&vectors, &train.vectors, width);
     let texts: Vec<Vec<i32>> = near.iter().map(|i| train.texts[*i].clone()).collect();
     all.insert("nearest_text".into(), quality.metrics(&texts, &steps)?);
