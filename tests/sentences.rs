@@ -1,6 +1,6 @@
 //! Texts and vectors in one network, as users run it: from generated sentences to samples in both directions.
 
-use crate::common::shell;
+use crate::common::{run, shell};
 use crate::man::prepare_lgdlm;
 use crate::records::{done, refused};
 use learn::checkpoint::load;
@@ -127,12 +127,7 @@ fn cycles_over_data_without_partners_resume_to_the_bit() {
         -s 'loss.cycle_text={weight: 1.0, start: 3, ramp: 4}' \
         -s 'loss.cycle_latent={weight: 0.5, start: 6, sampling: categorical}'";
     done(folder, &format!("{run} --run whole"));
-    let updates: Vec<Value> = fs::read_to_string(folder.join("whole/log.jsonl"))
-        .unwrap()
-        .lines()
-        .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .filter(|record| record["kind"] == "update")
-        .collect();
+    let updates = records(&folder.join("whole"), "update");
     // Update 3, counted from 0, has weight 0 of a ramp that begins there; update 4 has the first part of it.
     for (name, first) in [("t2l2t", 4), ("l2t2l", 6)] {
         let has: Vec<bool> =
@@ -197,8 +192,7 @@ fn resources_on_absent_gpus_are_those_of_the_shapes() {
 
 /// Records of a kind in the log of a run.
 fn records(run: &Path, kind: &str) -> Vec<Value> {
-    let log = fs::read_to_string(run.join("log.jsonl")).unwrap();
-    lines(&log).into_iter().filter(|record| record["kind"] == kind).collect()
+    run::records(run).into_iter().filter(|record| record["kind"] == kind).collect()
 }
 
 #[test]
