@@ -77,9 +77,10 @@ impl<'a> Golden<'a> {
     }
 
     /// Compares values with those of the file. In f64 they agree except for the rounding of the file to f32, and gradients
-    /// that vanish. In f32, gradients through four unconstrained streams multiply a rounding of 6e-8 by some thousand.
+    /// that vanish. In f32, a rounding of 6e-8 grows through two blocks; those of tensors with small gradients have the
+    /// size of the largest terms of their sums.
     fn near(&self, what: &str, found: &[f64], expected: &[f64], dtype: Dtype) {
-        let (tolerance, least) = if dtype == Dtype::F64 { (1e-5, 1e-6) } else { (3e-4, 1e-2) };
+        let (tolerance, least) = if dtype == Dtype::F64 { (1e-5, 1e-6) } else { (1e-5, 1e-1) };
         assert_eq!(found.len(), expected.len(), "{}: {what}", self.1);
         let scale = expected.iter().fold(least, |most: f64, value| most.max(value.abs()));
         let error = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
