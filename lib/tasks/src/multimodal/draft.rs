@@ -11,8 +11,21 @@ const REMASKED: f64 = 0.25;
 #[derive(Clone, Debug)]
 pub(super) struct Draft {
     pub ids: Vec<i32>,
-    /// Log probability of each known token when it was chosen; -∞ for masked ones.
+    /// Minus the entropy, in nats, of the distribution from which each known token was chosen; -∞ for masked ones.
     pub confidence: Vec<f32>,
+}
+
+/// Returns the entropy, in nats, of the distribution with these logits over all tokens but the mask. Its order is better
+/// than that of the highest probability: where two synonyms share the probability, less is open than where a token is a
+/// little more probable and the rest is spread over many.
+fn entropy(x: &[f32], mask: usize) -> f32 {
+    let own = || x.iter().enumerate().filter(|(id, _)| *id != mask).map(|(_, x)| *x);
+    let most = own().fold(f32::NEG_INFINITY, f32::max);
+    let (sum, weighted) = own().fold((0.0, 0.0), |(sum, weighted), x| {
+        let p = (x - most).exp();
+        (sum + p, weighted + p * (x - most))
+    });
+    f32::ln(sum) - weighted / sum
 }
 
 /// Returns ln Σ exp(x).
@@ -52,7 +65,7 @@ impl Draft {
                     best = (id, score);
                 }
             }
-            chosen.push((place, best.0 as i32, row[best.0] - log_sum_exp(row)));
+            chosen.push((place, best.0 as i32, -entropy(row, mask as usize)));
         }
         let last = step + 1 >= sampler.steps;
         if sampler.reveal == Reveal::Ancestral && !last {
@@ -137,6 +150,26 @@ mod tests {
             let hidden = (0..LENGTH).filter(|place| draft.ids[*place] == MASK);
             assert_eq!(hidden.collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
         }
+    }
+
+    /// With the logits ln p: two places, of which the first has the more probable token and the larger entropy.
+    #[test]
+    fn the_place_with_the_least_entropy_is_the_most_confident() {
+        let spread = |rest: f32| [rest.ln(); 6];
+        let (first, second) = ([0.64_f32.ln()], [0.6_f32.ln(), 0.4_f32.ln()]);
+        let rows = [
+            [&first[..], &spread(0.06), &[50.0]].concat(),
+            [&second[..], &[-60.0; 5], &[50.0]].concat(),
+        ];
+        // -Σ p·ln p; f32 rounds logits to 1e-7.
+        let expected = [-0.64 * 0.64_f32.ln() - 6.0 * 0.06 * 0.06_f32.ln(), 0.673_011_67];
+        for (row, expected) in rows.iter().zip(expected) {
+            assert!((entropy(row, 7) - expected).abs() < 1e-6, "{} {expected}", entropy(row, 7));
+        }
+        let mut draft = Draft { ids: vec![7; 2], confidence: vec![f32::NEG_INFINITY; 2] };
+        let random = Philox::new(test_support::seed(), Purpose::Test);
+        draft.reveal(&TextSampler::greedy(2), 0, (&random, 0), (&rows.concat(), 7));
+        assert_eq!(draft.ids, [7, 0]);
     }
 
     /// Counts of n draws with probability p have a standard deviation of √(n·p·(1 - p)); the tolerance is 5 of them.

@@ -45,7 +45,7 @@ pub struct PairPredictOptions {
     /// What to predict from what
     #[arg(long, value_name = "DIRECTION", default_value_t = Direction::L2t)]
     direction: Direction,
-    /// Number of steps in which a text is sampled
+    /// Number of steps in which a text is sampled; tokens whose distributions have the least entropy come first
     #[arg(long, value_name = "N", default_value_t = 16)]
     steps: usize,
     /// Number of steps in which a vector is sampled [default: 1; without a text, 50]
@@ -60,7 +60,7 @@ pub struct PairPredictOptions {
     /// Guidance: how far to move away from the prediction without the condition
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     guidance: f64,
-    /// Further steps, each of which predicts a quarter of the tokens again, those with the least confidence
+    /// Further steps, each of which predicts a quarter of the tokens again, those with the largest entropy
     #[arg(long, value_name = "N", default_value_t = 0)]
     remask: usize,
     /// Order in which tokens are revealed

@@ -39,7 +39,7 @@ pub enum Reveal {
     Linear,
     /// Few at first: the fraction 1 - cos(πu/2) after the fraction u of the steps (Chang et al. 2022, §3.2).
     Cosine,
-    /// Each token at a random step, without regard to confidence (ancestral sampling, Sahoo et al. 2024, §3.2).
+    /// Each token at a random step, without regard to its entropy (ancestral sampling, Sahoo et al. 2024, §3.2).
     Ancestral,
 }
 
@@ -54,12 +54,12 @@ pub struct TextSampler {
     pub temperature: f64,
     /// Guidance g: logits are l + g·(l - l₀) with the logits l₀ without the latent (Ho & Salimans 2021).
     pub guidance: f64,
-    /// Further steps, each of which masks a quarter of the tokens again, those with the least confidence.
+    /// Further steps, each of which masks a quarter of the tokens again, those with the largest entropy.
     pub remask: usize,
 }
 
 impl TextSampler {
-    /// Most confident tokens first, without randomness.
+    /// Tokens whose distributions have the least entropy first, without randomness.
     pub fn greedy(steps: usize) -> Self {
         Self { steps, reveal: Reveal::Linear, temperature: 0.0, guidance: 0.0, remask: 0 }
     }
