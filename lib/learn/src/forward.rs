@@ -275,6 +275,11 @@ impl<'a> Forward<'a> {
         self.tape.apply(op, inputs)
     }
 
+    /// Whether [`Self::block`] may recompute blocks. Otherwise, a block with several outputs need not join them.
+    pub fn recomputes(&self) -> bool {
+        self.tape.is_recording() && self.recompute.as_ref().is_some_and(|own| own.is_on())
+    }
+
     /// Runs a model block that may be recomputed in the backward pass instead of keeping its activations. It must be a
     /// pure function of its inputs and of the parameters that it requests.
     pub fn block(

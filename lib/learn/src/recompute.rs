@@ -112,9 +112,14 @@ impl Recompute {
         Self { budget, state: RefCell::default() }
     }
 
+    /// Whether any block may be recomputed.
+    pub(crate) fn is_on(&self) -> bool {
+        self.budget < 1.0
+    }
+
     /// Chooses how to treat the next block of this forward pass.
     pub(crate) fn choose(&self) -> Choice {
-        if self.budget >= 1.0 {
+        if !self.is_on() {
             return Choice::Keep;
         }
         let mut state = self.state.borrow_mut();

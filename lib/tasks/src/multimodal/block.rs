@@ -127,23 +127,32 @@ impl JointBlock {
         Self { modalities, heads: config.heads }
     }
 
-    /// Maps tokens [B, T, H], or with hyper-connections [B, T, S, H], of texts and of latents, given the condition [B, C]
-    /// after its activation. Both outputs are in one tensor, with T = texts + latents.
+    /// Maps the tokens of texts and of latents, [B, T, H] or with hyper-connections [B, T, S, H], given the condition
+    /// [B, C] after its activation.
     pub fn forward(
         &self,
         forward: &Forward,
-        x: &Var,
-        texts: usize,
+        tokens: [Var; 2],
         condition: &Var,
-    ) -> Result<Var> {
-        let block = self.clone();
-        forward.block(&[x, condition], move |forward, inputs| {
-            block.layers(forward, &inputs[0], texts, &inputs[1])
-        })
+    ) -> Result<[Var; 2]> {
+        if !forward.recomputes() {
+            return self.layers(forward, tokens, condition);
+        }
+        // A recomputed block has a single output.
+        let join = |forward: &Forward, [text, latent]: &[Var; 2]| {
+            forward.apply(Concat { axis: 1 }, &[text, latent])
+        };
+        let (block, texts) = (self.clone(), tokens[0].shape()[1]);
+        let joined = join(forward, &tokens)?;
+        let joined = forward.block(&[&joined, condition], move |forward, inputs| {
+            let tokens = split(forward, &inputs[0], texts)?;
+            join(forward, &block.layers(forward, tokens, &inputs[1])?)
+        })?;
+        split(forward, &joined, texts)
     }
 
-    fn layers(&self, forward: &Forward, x: &Var, texts: usize, condition: &Var) -> Result<Var> {
-        let mut tokens = split(forward, x, texts)?;
+    fn layers(&self, forward: &Forward, mut tokens: [Var; 2], condition: &Var) -> Result<[Var; 2]> {
+        let texts = tokens[0].shape()[1];
         let m = self.modalities.each_ref().map(|own| own.modulation.forward(forward, condition));
         let [m_text, m_latent] = m;
         let m = [m_text?, m_latent?];
@@ -169,13 +178,12 @@ impl JointBlock {
             let output = own.down.forward(forward, &hidden)?;
             *x = own.join(forward, 1, (x, coefficients.as_ref()), &output, (m, 5))?;
         }
-        let [text, latent] = &tokens;
-        forward.apply(Concat { axis: 1 }, &[text, latent])
+        Ok(tokens)
     }
 }
 
 /// Divides [B, texts + latents, ..] into the tokens of texts and of latents.
-pub fn split(forward: &Forward, x: &Var, texts: usize) -> Result<[Var; 2]> {
+fn split(forward: &Forward, x: &Var, texts: usize) -> Result<[Var; 2]> {
     let latents = x.shape()[1] - texts;
     let part = |start, length| forward.apply(Narrow { axis: 1, start, length }, &[x]);
     Ok([part(0, texts)?, part(texts, latents)?])

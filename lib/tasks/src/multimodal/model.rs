@@ -1,6 +1,6 @@
 //! The network: embeddings of the tokens of a text and of a latent, blocks of an MMDiT, and a head for each.
 
-use super::block::{JointBlock, MODALITIES, split};
+use super::block::{JointBlock, MODALITIES};
 use super::config::CycleVaeModel;
 use super::time::TimeLayers;
 use learn::forward::Forward;
@@ -217,17 +217,21 @@ impl Network {
         let text = forward.apply(Binary::Add, &[&text, &of_text])?;
         let latent = forward.apply(Binary::Add, &[&latent, of_latent])?;
         let condition = self.condition(forward, inputs)?;
-        let mut x = forward.apply(tensor::ops::concat::Concat { axis: 1 }, &[&text, &latent])?;
+        let mut tokens = [text, latent];
         if let Some(streams) = self.streams {
-            x = HyperConnection::expand(forward, &x, streams)?;
+            for x in &mut tokens {
+                *x = HyperConnection::expand(forward, x, streams)?;
+            }
         }
         for block in &self.blocks {
-            x = block.forward(forward, &x, length, &condition)?;
+            tokens = block.forward(forward, tokens, &condition)?;
         }
         if self.streams.is_some() {
-            x = HyperConnection::reduce(forward, &x)?;
+            for x in &mut tokens {
+                *x = HyperConnection::reduce(forward, x)?;
+            }
         }
-        let [text, latent] = split(forward, &x, length)?;
+        let [text, latent] = tokens;
         let norm = |x: &Var, weight| {
             let op = Normalization { kind: NormKind::Rms, epsilon: FINAL_EPSILON };
             forward.apply(op, &[x, forward.get(weight)])
