@@ -28,5 +28,5 @@ evaluate score run --data tokens --similarity data/similar.jsonl -o scores
 say "a text through its vector, and a sample of both"
 head -n 3 data/test.jsonl | evaluate predict run --direction t2l --inputs - -o - |
     evaluate predict run --direction l2t --drafts 8 --inputs - -o -
-evaluate predict run --direction unconditional --count 3 -o - | cut -d , -f 1
+evaluate predict run --direction unconditional --count 3 -o - | sed 's/,"vector".*/}/'
 printf '\nscores in demo-sentences/scores, the worst texts in demo-sentences/scores/worst.html\n'

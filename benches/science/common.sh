@@ -103,7 +103,7 @@ updates_of() {
 
 # notes [OPTION...]: the table, with date, the commits of the programs that trained, and machine as its first note.
 notes() {
-    commits=$(sed -n 's/^ *"commit": "\(.*\)",*$/\1/p' ./*/env.json seed-*/*/env.json 2> /dev/null | sort -u | tr '\n' ' ')
+    commits=$(sed -n 's/^ *"commit": "\(.*\)",*$/\1/p' ./*/env.json seed-*/*/env.json seed-*/*/*/env.json 2> /dev/null | sort -u | tr '\n' ' ')
     machine=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)
     table --note "$(date -u +%Y-%m-%d), trained at commit ${commits% }; $machine, threads: $(nproc)." "$@"
 }
