@@ -116,23 +116,35 @@ set -- --method "joint=$at/joint-scores" \
     --method "shuffled pairs, 500 updates=$at/shuffled-scores" --method "compat: upstream, 500 updates=$at/upstream-scores" \
     --method "5 % pairs, no cycles=small-1000/no-cycles-scores" --method "5 % pairs, T2L2T=small-1000/t2l2t-scores" \
     --method "5 % pairs, T2L2T and L2T2L=small-1000/both-scores"
+columns() {
+    table_of=$1
+    shift
+    (name=$table_of && notes "$@" \
+        --column "NELBO=nelbo" \
+        --column "slots, 1 step=slots_1" --column "8 steps=slots_8" --column "16 steps=slots_16" \
+        --column "grammatical, 16 steps=grammatical_16" \
+        --column "all slots, one draft=all_slots_draft" --column "best of 8 by T2L=all_slots_reranked" \
+        --column "cosine=cosine" --column "r@1=recall_1" --column "r@10=recall_10" \
+        --column "minimal r@1=group_recall_1" --column "swap=choice_swap" --column "polarity=choice_polarity" \
+        --column "similarity=similarity_spearman" \
+        --column "token F1, 16 steps=token_f1_16" --column "best of 8=token_f1_reranked" --column "BLEU, 16 steps=bleu_16" \
+        --column "T2L2T slots=slots_round_trip" --column "T2L2T token F1=token_f1_round_trip" --column "L2T2L cosine=cosine_round_trip")
+}
+columns sentences --title "Sentences and vectors of their meanings" \
+    --note "20000 pairs of the small language, 1000 unseen meanings and 200 groups of five that differ minimally; a network of 2 blocks and 64 features, 2500 updates of 64 samples unless a row says otherwise; texts are scored on 500 records." \
+    --note "5 % pairs: 1000 pairs, 9500 texts and 9500 vectors without a partner; half of the samples are pairs; cycles from update 1000 on. A round trip compares with its own input, so it says nothing without the figure beside it." \
+    "$@"
+
+# These have one seed.
+mkdir -p single
+ln -sfn ../seed-0 single/seed-0
+cd single
 at=large-40000
-set -- "$@" --method "large=$at/joint-scores" --method "large: ridge, words and bigrams=$at/joint-scores:ridge_bigrams" \
+set -- --method "large=$at/joint-scores" --method "large: ridge, words and bigrams=$at/joint-scores:ridge_bigrams" \
     --method "large: slots by linear regression=$at/joint-scores:linear_slots" --method "large: entropy=$at/joint-scores:entropy" \
     --method "packages=real/joint-scores" --method "packages: ridge, words=real/joint-scores:ridge_words" \
     --method "packages: text of the nearest vector=real/joint-scores:nearest_text" \
     --method "packages: text of another=real/joint-scores:other_text"
-notes --title "Sentences and vectors of their meanings" \
-    --note "20000 pairs of the small language, 1000 unseen meanings and 200 groups of five that differ minimally; a network of 2 blocks and 64 features, 2500 updates of 64 samples unless a row says otherwise; texts are scored on 500 records." \
-    --note "5 % pairs: 1000 pairs, 9500 texts and 9500 vectors without a partner; half of the samples are pairs; cycles from update 1000 on. A round trip compares with its own input, so it says nothing without the figure beside it." \
+columns sentences-single --title "Sentences and vectors: a larger language, and packages" \
     --note "Large: 40000 pairs, 3 blocks of 96 features, 4000 updates, one seed. Packages: summaries of Debian packages with vectors of all-MiniLM-L6-v2 (384 numbers) by latent-cache, 3 blocks of 128 features, 3000 updates, one seed." \
-    "$@" \
-    --column "NELBO=nelbo" \
-    --column "slots, 1 step=slots_1" --column "8 steps=slots_8" --column "16 steps=slots_16" \
-    --column "grammatical, 16 steps=grammatical_16" \
-    --column "all slots, one draft=all_slots_draft" --column "best of 8 by T2L=all_slots_reranked" \
-    --column "cosine=cosine" --column "r@1=recall_1" --column "r@10=recall_10" \
-    --column "minimal r@1=group_recall_1" --column "swap=choice_swap" --column "polarity=choice_polarity" \
-    --column "similarity=similarity_spearman" \
-    --column "token F1, 16 steps=token_f1_16" --column "best of 8=token_f1_reranked" --column "BLEU, 16 steps=bleu_16" \
-    --column "T2L2T slots=slots_round_trip" --column "T2L2T token F1=token_f1_round_trip" --column "L2T2L cosine=cosine_round_trip"
+    "$@"
