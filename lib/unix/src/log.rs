@@ -67,7 +67,6 @@ impl Log {
     /// field `update`. Non-finite numbers become `null`. A failed write damages only its own record, not the next one.
     /// Errors: 73, 74; 75 when the lease was lost.
     pub fn write(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
-        self.fence.as_ref().map_or(Ok(()), Fence::check)?;
         if !is_still_at(&self.file, &self.path) {
             self.reopen()?;
         }
@@ -88,6 +87,9 @@ impl Log {
     fn append(&mut self, kind: &str, fields: &impl Serialize) -> Result<()> {
         let record = Record { time: now_utc(), attempt: self.attempt, kind, fields };
         let line = line::seal(text::json(&record)?.into_bytes());
+        // As late as possible: a process that is suspended after the check writes this record after it has lost the
+        // lease. Readers place or drop such a record by its attempt and update.
+        self.fence.as_ref().map_or(Ok(()), Fence::check)?;
         let mended = if self.is_torn { mend(&mut self.file) } else { Ok(()) };
         let written = mended
             .and_then(|()| fail::point("log.write"))
