@@ -1,6 +1,6 @@
 //! Backward pass on the CPU. The scores are recomputed one block of queries at a time.
 
-use super::cpu::{Dropped, Rows, grain, query_blocks, scale, visible};
+use super::cpu::{Dropped, Rows, buffer, grain, groups, query_blocks, scale, visible};
 use super::layout::{Segment, SegmentRole, Sizes, segments, visible_keys};
 use super::{Attention, Layout};
 use crate::dtype::Float;
@@ -95,6 +95,8 @@ struct Work<T> {
     ds: Scratch<T>,
     /// Query, key and value gradients that pass through the normalization or are split before they are written.
     dense: [Scratch<T>; 3],
+    /// Copies of queries, keys and values.
+    copies: [Scratch<T>; 3],
 }
 
 impl<T: Float> Work<T> {
@@ -107,6 +109,7 @@ impl<T: Float> Work<T> {
             ds: Scratch::uninit(tallest * s.keys),
             dense: [0, 1, 2]
                 .map(|i| Scratch::uninit(if call.dense[i] { rows[i] * s.dim } else { 0 })),
+            copies: [0, 1, 2].map(|i| buffer(call.op, s, &call.parts[i])),
         }
     }
 }
@@ -122,15 +125,16 @@ impl<T: Float> Call<'_, T> {
             return;
         }
         let at = [sample, kv_head];
-        let k = Rows::gather(op, s, inputs, &self.parts[1], seen, at);
-        let v = Rows::gather(op, s, inputs, &self.parts[2], seen, at);
+        let [of_q, of_k, of_v] = &mut work.copies;
+        let k = Rows::gather(op, s, inputs, &self.parts[1], seen, at, of_k);
+        let v = Rows::gather(op, s, inputs, &self.parts[2], seen, at, of_v);
         // Without a causal mask, the first product overwrites all keys, so the buffers need not be zeroed.
         let mut fresh = !op.mask.causal;
         if !fresh {
             work.dense.iter_mut().for_each(|x| x.fill(T::ZERO));
         }
         for head in kv_head * s.group()..(kv_head + 1) * s.group() {
-            let q = Rows::gather(op, s, inputs, &self.parts[0], all, [sample, head]);
+            let q = Rows::gather(op, s, inputs, &self.parts[0], all, [sample, head], of_q);
             for block in query_blocks(op, s) {
                 let n = visible(op, s, keys, block.end - 1);
                 if n == 0 {
@@ -146,27 +150,38 @@ impl<T: Float> Call<'_, T> {
                 let (p, ds) = (&mut work.p[..t * n], &mut work.ds[..t * n]);
                 product(p, n, false, scale(s), qv, kv.transposed());
                 product(ds, n, false, T::ONE, dov, v.view(d, 0..n).transposed());
+                let seen = |row: usize| visible(op, s, keys, block.start + row);
                 vectorize!({
-                    for (row, stats) in stats.chunks_exact(2).enumerate() {
-                        let n_row = visible(op, s, keys, block.start + row);
-                        let (p, hidden_p) = p[row * n..][..n].split_at_mut(n_row);
-                        let (ds, hidden_ds) = ds[row * n..][..n].split_at_mut(n_row);
-                        let (top, inverse) = (stats[0], stats[1]);
-                        let at = row * width;
-                        let dot = sum([&out[at..at + d], &dout[at..at + d]], |[o, d]| o * d);
-                        p.iter_mut().for_each(|p| *p = (*p - top).exp() * inverse);
-                        match &self.dropped {
-                            Some(dropped) => {
-                                dropped.gradient([sample, head], block.start + row, p, ds, dot);
-                            }
-                            None => {
-                                for (p, ds) in p.iter().zip(ds) {
-                                    *ds = *p * (*ds - dot);
+                    for group in groups(t, n) {
+                        for row in group.clone() {
+                            let (p, hidden) = p[row * n..][..n].split_at_mut(seen(row));
+                            let top = stats[row * 2];
+                            p.iter_mut().for_each(|p| *p = *p - top);
+                            hidden.fill(T::ZERO);
+                        }
+                        let of_group = group.start * n..group.end * n;
+                        p[of_group].iter_mut().for_each(|p| *p = p.exp());
+                        for row in group {
+                            let (p, hidden_p) = p[row * n..][..n].split_at_mut(seen(row));
+                            let (ds, hidden_ds) = ds[row * n..][..n].split_at_mut(seen(row));
+                            let inverse = stats[row * 2 + 1];
+                            let at = row * width;
+                            let dot = sum([&out[at..at + d], &dout[at..at + d]], |[o, d]| o * d);
+                            p.iter_mut().for_each(|p| *p *= inverse);
+                            match &self.dropped {
+                                Some(dropped) => {
+                                    let query = block.start + row;
+                                    dropped.gradient([sample, head], query, p, ds, dot);
+                                }
+                                None => {
+                                    for (p, ds) in p.iter().zip(ds) {
+                                        *ds = *p * (*ds - dot);
+                                    }
                                 }
                             }
+                            hidden_p.fill(T::ZERO);
+                            hidden_ds.fill(T::ZERO);
                         }
-                        hidden_p.fill(T::ZERO);
-                        hidden_ds.fill(T::ZERO);
                     }
                 });
                 let (pv, dsv) = (View::new(p, t, n, n), View::new(ds, t, n, n));

@@ -21,11 +21,21 @@ pub(super) enum Rows<'a, T> {
     /// In place, as a strided view of an input.
     Strided { data: &'a [T], stride: usize },
     /// Normalized or joined, hence copied.
-    Dense(Scratch<T>),
+    Dense(&'a [T]),
+}
+
+/// Returns a buffer for [`Rows::gather`], for all rows of the segments.
+pub(super) fn buffer<T: Float>(op: &Attention, s: Sizes, segments: &[Segment]) -> Scratch<T> {
+    let rows: usize = segments.iter().map(|segment| segment.rows).sum();
+    Scratch::uninit(if is_copied(op, segments) { rows * s.dim } else { 0 })
+}
+
+fn is_copied(op: &Attention, segments: &[Segment]) -> bool {
+    op.layout == Layout::Joined || segments[0].weight.is_some()
 }
 
 impl<'a, T: Float> Rows<'a, T> {
-    /// Returns the first `counts` rows of each segment, copied only if they are normalized or joined.
+    /// Returns the first `counts` rows of each segment, copied to `buffer` only if they are normalized or joined.
     pub(super) fn gather(
         op: &Attention,
         s: Sizes,
@@ -33,16 +43,17 @@ impl<'a, T: Float> Rows<'a, T> {
         segments: &[Segment],
         counts: [usize; 2],
         [sample, head]: [usize; 2],
+        buffer: &'a mut [T],
     ) -> Self {
         let rows = |segment: &Segment| {
             let at = segment.at(s, sample, head);
             &inputs[segment.input].read::<T>()[at..]
         };
-        if op.layout != Layout::Joined && segments[0].weight.is_none() {
+        if !is_copied(op, segments) {
             return Rows::Strided { data: rows(&segments[0]), stride: segments[0].stride };
         }
         let d = s.dim;
-        let mut dense = Scratch::uninit((counts[0] + counts[1]) * d);
+        let dense = &mut buffer[..(counts[0] + counts[1]) * d];
         let (first, second) = dense.split_at_mut(counts[0] * d);
         for (segment, out) in segments.iter().zip([first, second]) {
             let x = rows(segment);
@@ -174,15 +185,17 @@ pub(super) fn forward<T: Float>(
     blocks(s.batch * s.kv_heads, grain(s), |range| {
         let tallest = query_blocks(op, s).next().map_or(0, |block| block.len());
         let mut scores = Scratch::<T>::uninit(tallest * s.keys);
+        let [mut of_q, mut of_k, mut of_v] = [0, 1, 2].map(|i| buffer::<T>(op, s, &parts[i]));
         for i in range {
             let (sample, kv_head) = (i / s.kv_heads, i % s.kv_heads);
             let seen = visible_keys(op, &parts[1], inputs, sample);
             let keys = seen[0] + seen[1];
             let at = [sample, kv_head];
-            let k = Rows::<T>::gather(op, s, inputs, &parts[1], seen, at);
-            let v = Rows::<T>::gather(op, s, inputs, &parts[2], seen, at);
+            let k = Rows::<T>::gather(op, s, inputs, &parts[1], seen, at, &mut of_k);
+            let v = Rows::<T>::gather(op, s, inputs, &parts[2], seen, at, &mut of_v);
             for head in kv_head * s.group()..(kv_head + 1) * s.group() {
-                let q = Rows::<T>::gather(op, s, inputs, &parts[0], all, [sample, head]);
+                let at = [sample, head];
+                let q = Rows::<T>::gather(op, s, inputs, &parts[0], all, at, &mut of_q);
                 let first = (sample * s.heads + head) * t * 2;
                 // SAFETY: every (sample, head) has its own range.
                 let stats = unsafe { stats.slice(first..first + t * 2) };
@@ -194,14 +207,8 @@ pub(super) fn forward<T: Float>(
                     if n > 0 {
                         let (q, k) = (q.view(d, block.clone()), k.view(d, 0..n));
                         product(scores, n, false, scale(s), q, k.transposed());
-                        vectorize!({
-                            for (query, (row, stats)) in block
-                                .clone()
-                                .zip(scores.chunks_exact_mut(n).zip(stats.chunks_exact_mut(2)))
-                            {
-                                softmax(row, visible(op, s, keys, query), stats);
-                            }
-                        });
+                        let seen = |i| visible(op, s, keys, block.start + i);
+                        vectorize!({ softmax(scores, n, stats, seen) });
                         if let Some(dropped) = &dropped {
                             dropped.apply(scores, n, [sample, head], block.clone());
                         }
@@ -238,19 +245,39 @@ pub(super) fn forward<T: Float>(
     });
 }
 
-/// Replaces the first `n` elements of a row with exp(x - max) and the others with zero. Writes the maximum and 1/sum to
-/// `stats`, or zeros if no key is visible.
+/// Elements of the scores that go through the steps of a softmax together: few enough for the L1 cache. Exponentials of
+/// short rows are computed several rows at a time, so that not every row has a remainder of single elements.
+const GROUP: usize = 4096;
+
+/// Splits `rows` rows of scores with `n` keys each into groups of about [`GROUP`] elements.
+pub(super) fn groups(rows: usize, n: usize) -> impl Iterator<Item = Range<usize>> {
+    let height = (GROUP / n).max(1);
+    (0..rows).step_by(height).map(move |start| start..(start + height).min(rows))
+}
+
+/// Replaces the first `seen(i)` elements of each row i with exp(x - max) and the others with zero. Writes the maximum
+/// and 1/sum of each row to `stats`, or zeros if no key is visible.
 #[inline(always)]
-fn softmax<T: Float>(row: &mut [T], n: usize, stats: &mut [T]) {
-    let (row, hidden) = row.split_at_mut(n);
-    hidden.fill(T::ZERO);
-    if row.is_empty() {
-        stats.fill(T::ZERO);
-        return;
+fn softmax<T: Float>(scores: &mut [T], n: usize, stats: &mut [T], seen: impl Fn(usize) -> usize) {
+    for group in groups(scores.len() / n, n) {
+        let scores = &mut scores[group.start * n..group.end * n];
+        let stats = &mut stats[group.start * 2..group.end * 2];
+        for (i, (row, stats)) in
+            group.clone().zip(scores.chunks_exact_mut(n).zip(stats.chunks_exact_mut(2)))
+        {
+            let (row, hidden) = row.split_at_mut(seen(i));
+            hidden.fill(T::ZERO);
+            let top = if row.is_empty() { T::ZERO } else { max(row) };
+            row.iter_mut().for_each(|x| *x = *x - top);
+            stats[0] = top;
+        }
+        scores.iter_mut().for_each(|x| *x = x.exp());
+        for (i, (row, stats)) in
+            group.zip(scores.chunks_exact_mut(n).zip(stats.chunks_exact_mut(2)))
+        {
+            let (row, hidden) = row.split_at_mut(seen(i));
+            hidden.fill(T::ZERO);
+            stats[1] = if row.is_empty() { T::ZERO } else { T::ONE / sum([row], |[x]| x) };
+        }
     }
-    let top = max(row);
-    for x in row.iter_mut() {
-        *x = (*x - top).exp();
-    }
-    (stats[0], stats[1]) = (top, T::ONE / sum([row], |[x]| x));
 }

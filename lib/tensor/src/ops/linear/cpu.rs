@@ -10,13 +10,17 @@ use crate::{Scratch, Tensor, for_rows, vectorize};
 /// activation is applied.
 const ROWS: usize = 256;
 /// Columns per block if there are too few rows to keep all threads busy.
-const COLUMNS: usize = 256;
+const COLUMNS: usize = 128;
 /// Side of the blocks in which W is transposed.
 const TILE: usize = 32;
 /// Minimum number of elements of W for which it is transposed even for a single block of rows.
 const TRANSPOSED: usize = 1 << 20;
-/// Rows of a large dW that one thread computes at a time.
+/// Maximum number of rows of dW that one thread computes at a time if dW is divided by its rows.
 const PART: usize = 384;
+/// Minimum number of such rows, if they are few enough multiplications to be worth a thread.
+const MIN_PART: usize = 64;
+/// Multiplications that are worth a thread.
+const TASK: usize = 512 * 1024;
 /// Limits on the partial sums of dW: their number and their total number of elements.
 const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 4 << 20;
@@ -123,8 +127,8 @@ pub(super) fn backward<T: Float>(
         });
     }
     let dz = dy.read::<T>();
-    if n * k > LANE_ELEMENTS / LANES {
-        return backward_of_large(x, w, dz, [rows, k, n], [dx, dw, db]);
+    if n * k > LANE_ELEMENTS / LANES || rows <= ROWS {
+        return backward_by_columns(x, w, dz, [rows, k, n], [dx, dw, db]);
     }
     let row_blocks = rows.div_ceil(ROWS);
     // The assignment of rows to lanes depends only on sizes.
@@ -135,8 +139,7 @@ pub(super) fn backward<T: Float>(
     {
         let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
         let (sums, bias_sums) = (Shared::new(&mut sums), Shared::new(&mut bias_sums));
-        let lane_grain = if rows * n * k < 32 * 1024 { lanes } else { 1 };
-        blocks(lanes, lane_grain, |range| {
+        blocks(lanes, 1, |range| {
             for lane in range {
                 for block in (lane..row_blocks).step_by(lanes) {
                     let (r0, r1) = (block * ROWS, ((block + 1) * ROWS).min(rows));
@@ -171,8 +174,8 @@ pub(super) fn backward<T: Float>(
     }
 }
 
-/// [`backward`] for a W large enough that each thread computes its own part of dW, without partial sums.
-fn backward_of_large<T: Float>(
+/// [`backward`] in which each thread computes its own part of dW, without partial sums: for a large W or few rows.
+fn backward_by_columns<T: Float>(
     x: &[T],
     w: &[T],
     dz: &[T],
@@ -181,9 +184,10 @@ fn backward_of_large<T: Float>(
 ) {
     let [dx, dw, db] = [dx, dw, db]
         .map(|grad| grad.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>()))));
-    let of_dw = if dw.is_some() || db.is_some() { n.div_ceil(PART) } else { 0 };
+    let columns = (TASK / (rows * k).max(1)).clamp(MIN_PART, PART);
+    let of_dw = if dw.is_some() || db.is_some() { n.div_ceil(columns) } else { 0 };
     let part = |i: usize| {
-        let (c0, c1) = (i * PART, ((i + 1) * PART).min(n));
+        let (c0, c1) = (i * columns, ((i + 1) * columns).min(n));
         if let Some((add, dw)) = &dw {
             // SAFETY: the parts are disjoint.
             let dw = unsafe { dw.slice(c0 * k..c1 * k) };
@@ -211,11 +215,11 @@ fn backward_of_large<T: Float>(
         }
     };
     // With few rows, columns are divided as well, so that all threads have work.
-    let columns = if rows < 2 * ROWS { COLUMNS } else { k };
-    let column_blocks = k.div_ceil(columns);
+    let width = if rows < 2 * ROWS { COLUMNS } else { k };
+    let column_blocks = k.div_ceil(width);
     let block = |i: usize| {
-        let (r0, c0) = (i / column_blocks * ROWS, i % column_blocks * columns);
-        let (r1, c1) = ((r0 + ROWS).min(rows), (c0 + columns).min(k));
+        let (r0, c0) = (i / column_blocks * ROWS, i % column_blocks * width);
+        let (r1, c1) = ((r0 + ROWS).min(rows), (c0 + width).min(k));
         if let Some((add, dx)) = &dx {
             let dz = View::new(&dz[r0 * n..], r1 - r0, n, n);
             let w = View::new(&w[c0..], n, c1 - c0, k);
@@ -224,7 +228,8 @@ fn backward_of_large<T: Float>(
         }
     };
     let of_dx = if dx.is_some() { rows.div_ceil(ROWS) * column_blocks } else { 0 };
-    blocks(of_dw + of_dx, 1, |range| {
+    let grain = if rows * n * k < 32 * 1024 { of_dw + of_dx } else { 1 };
+    blocks(of_dw + of_dx, grain, |range| {
         range.for_each(|i| if i < of_dw { part(i) } else { block(i - of_dw) });
     });
 }
