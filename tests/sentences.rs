@@ -116,7 +116,7 @@ fn a_network_learns_both_directions_and_predicts_in_all() {
 }
 
 #[test]
-fn cycles_over_data_without_partners_resume_to_the_bit() {
+fn cycles_over_data_without_partners_keep_their_bits() {
     let temporary = tempfile::tempdir().unwrap();
     let folder = temporary.path();
     prepare(folder);
@@ -138,7 +138,8 @@ fn cycles_over_data_without_partners_resume_to_the_bit() {
     let killed = shell(folder, &format!("FAIL=log.write:11=kill {run} --run killed"));
     assert_eq!(killed.status, Some(137), "{}", killed.stderr);
     done(folder, &format!("{run} --run killed -s training.threads=1"));
-    let mut runs = vec!["killed"];
+    done(folder, &format!("{run} --run recomputed -s training.mem_budget=0"));
+    let mut runs = vec!["killed", "recomputed"];
     if test_support::require_program("mpirun", &["--version"]) {
         let ranks = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --bind-to none --oversubscribe -n";
         for count in [2, 4] {
