@@ -182,7 +182,7 @@ impl Drawing {
         let clean = Inputs::of(forward, batch, LATENT[0])?;
         let outer = forward.without_gradients();
         let [text, _] = network.forward(&outer, &clean)?;
-        let logits = network.logits(&outer, &text)?;
+        let logits = outer.to_param_dtype(&network.logits(&outer, &text)?)?;
         let sizes = network.sizes();
         let candidates = Candidates::new(sizes.vocabulary).without(sizes.mask);
         let chosen = match self.loss.cycle_latent.sampling {

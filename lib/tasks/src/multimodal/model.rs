@@ -254,8 +254,8 @@ impl Network {
         forward.apply(Activation::Silu, &[&condition])
     }
 
-    /// Returns the logits of all tokens of texts, [B·S, V], in the dtype of the parameters, given their last states.
-    /// That of the mask is -10⁹.
+    /// Returns the logits of all tokens of texts, [B·S, V], given their last states. That of the mask is -10⁹. In 16
+    /// bits they stay so: the cross entropy reads them as they are, and a copy in f32 would be the largest tensor.
     pub fn logits(&self, forward: &Forward, text: &Var) -> Result<Var> {
         let (own, bias) = self.text_head;
         let mut hidden = vec![0.0f32; self.sizes.vocabulary];
@@ -266,8 +266,7 @@ impl Network {
         let op = linear::Linear { bias: true, activation: Activation::Identity };
         let rows = text.shape()[0] * text.shape()[1];
         let text = text.reshape(&[rows, text.shape()[2]]);
-        let logits = forward.apply(op, &[&text, forward.get(own.unwrap_or(self.table)), &bias])?;
-        forward.to_param_dtype(&logits)
+        forward.apply(op, &[&text, forward.get(own.unwrap_or(self.table)), &bias])
     }
 
     /// Returns the predictions for latents, [B, D], in the dtype of the parameters, given their last states.

@@ -126,7 +126,9 @@ impl Runner<'_> {
         let inputs = Inputs::of(self.forward, &batch, "")?;
         let [text, latent] = self.network.forward(self.forward, &inputs)?;
         let found = match wanted {
-            Wanted::Logits => self.network.logits(self.forward, &text)?,
+            Wanted::Logits => {
+                self.forward.to_param_dtype(&self.network.logits(self.forward, &text)?)?
+            }
             Wanted::Latents => self.network.latents(self.forward, &latent)?,
         };
         Ok(found.value().to_host()?.read::<f32>().to_vec())
