@@ -2,6 +2,7 @@ use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
 use tensor::ops::concat::Concat;
 use tensor::ops::hyper_connection::{Coefficients, Depth, Form, Width};
+use tensor::ops::normalization::Normalization;
 use tensor::ops::reduce::Reduce;
 use tensor::{Tensor, Var};
 use unix::Result;
@@ -13,9 +14,9 @@ const SCALE: f64 = 0.01;
 /// names of the package hyper-connections and are used in their stored dtype.
 ///
 /// ```ignore
-/// let (input, coefficients) = connection.width(forward, &streams)?;
+/// let (input, coefficients) = connection.width(forward, &streams, None)?;
 /// let output = branch(&input)?;
-/// streams = connection.depth(forward, &streams, &coefficients, &output)?;
+/// streams = connection.depth(forward, &streams, &coefficients, &output, None)?;
 /// ```
 #[derive(Clone, Debug)]
 pub struct HyperConnection {
@@ -59,24 +60,35 @@ impl HyperConnection {
     }
 
     /// Returns the input of the branch [.., H] and the coefficients for [`HyperConnection::depth`], given the streams
-    /// [.., S, H].
-    pub fn width(&self, forward: &Forward, streams: &Var) -> Result<(Var, Var)> {
+    /// [.., S, H]. The input is normalized if `norm` has an adaptive normalization and its m.
+    pub fn width(
+        &self,
+        forward: &Forward,
+        streams: &Var,
+        norm: Option<(Normalization, &Var)>,
+    ) -> Result<(Var, Var)> {
         let parameters = self.parameters.iter().map(|id| forward.get_stored(*id));
         let inputs: Vec<&Var> = [streams].into_iter().chain(parameters).collect();
         let coefficients = forward.apply(Coefficients(self.form), &inputs)?;
-        let input = forward.apply(Width, &[streams, &coefficients])?;
+        let inputs = [streams, &coefficients].into_iter().chain(norm.map(|(_, m)| m));
+        let op = Width { norm: norm.map(|(norm, _)| norm) };
+        let input = forward.apply(op, &inputs.collect::<Vec<_>>())?;
         Ok((input, coefficients))
     }
 
-    /// Returns the streams [.., S, H] after the branch, given those before it and the output of the branch [.., H].
+    /// Returns the streams [.., S, H] after the branch, given those before it and the output of the branch [.., H], which
+    /// is scaled by 1 + g if `gain` has m [G, n·H] and the index of g among its vectors.
     pub fn depth(
         &self,
         forward: &Forward,
         streams: &Var,
         coefficients: &Var,
         output: &Var,
+        gain: Option<(&Var, usize)>,
     ) -> Result<Var> {
-        forward.apply(Depth, &[streams, coefficients, output])
+        let inputs = [streams, coefficients, output].into_iter().chain(gain.map(|(m, _)| m));
+        let op = Depth { gain: gain.map(|(_, vector)| vector) };
+        forward.apply(op, &inputs.collect::<Vec<_>>())
     }
 
     /// Copies x [.., H] to each of `streams` streams [.., S, H].
@@ -108,11 +120,11 @@ mod tests {
         let forward = Forward::training(&tape, &params);
         let x = constant(Tensor::full(&[2, 3, 5], 2.0, Dtype::F32));
         let all = HyperConnection::expand(&forward, &x, streams).unwrap();
-        let (input, c) = connection.width(&forward, &all).unwrap();
+        let (input, c) = connection.width(&forward, &all, None).unwrap();
         let three = constant(Tensor::full(&[2, 3, 5], 3.0, Dtype::F32));
         let output =
             forward.apply(tensor::ops::binary::Binary::Multiply, &[&input, &three]).unwrap();
-        let all = connection.depth(&forward, &all, &c, &output).unwrap();
+        let all = connection.depth(&forward, &all, &c, &output, None).unwrap();
         let sum = HyperConnection::reduce(&forward, &all).unwrap();
         assert_eq!(sum.shape(), [2, 3, 5]);
         let values = sum.value().to_f64();

@@ -7,7 +7,6 @@ use learn::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::attention::{Attention, Layout};
-use tensor::ops::binary::Binary;
 use tensor::ops::concat::Concat;
 use tensor::ops::hyper_connection::Form;
 use tensor::ops::narrow::Narrow;
@@ -78,11 +77,22 @@ impl Modality {
         }
     }
 
-    /// Returns the input of a branch [B, T, H], 0 for the attention and 1 for the feed-forward network, and the
-    /// coefficients with which its output joins the residual streams x.
-    fn enter(&self, forward: &Forward, branch: usize, x: &Var) -> Result<(Var, Option<Var>)> {
-        let Some(connections) = &self.connections else { return Ok((x.clone(), None)) };
-        let (input, coefficients) = connections[branch].width(forward, x)?;
+    /// Returns the input of a branch [B, T, H], 0 for the attention and 1 for the feed-forward network, after its adaptive
+    /// norm, and the coefficients with which the output joins the residual streams x. Shift and scale are vectors `first`
+    /// and `first + 1` of `m`.
+    fn enter(
+        &self,
+        forward: &Forward,
+        branch: usize,
+        x: &Var,
+        (m, first): (&Var, usize),
+    ) -> Result<(Var, Option<Var>)> {
+        let kind = NormKind::Adaptive { shift: first, scale: first + 1 };
+        let norm = Normalization { kind, epsilon: EPSILON };
+        let Some(connections) = &self.connections else {
+            return Ok((forward.apply(norm, &[x, m])?, None));
+        };
+        let (input, coefficients) = connections[branch].width(forward, x, Some((norm, m)))?;
         Ok((input, Some(coefficients)))
     }
 
@@ -97,27 +107,10 @@ impl Modality {
         (m, vector): (&Var, usize),
     ) -> Result<Var> {
         match self.connections.as_ref().zip(coefficients) {
-            Some((all, own)) => {
-                all[branch].depth(forward, x, own, &gained(forward, output, m, vector)?)
-            }
+            Some((all, own)) => all[branch].depth(forward, x, own, output, Some((m, vector))),
             None => forward.apply(Residual::Gated { gain: vector }, &[x, output, m]),
         }
     }
-}
-
-/// Returns (1 + γ) ∘ norm(x) + β with vectors `first` and `first + 1` of `m`.
-fn normalised(forward: &Forward, x: &Var, m: &Var, first: usize) -> Result<Var> {
-    let kind = NormKind::Adaptive { shift: first, scale: first + 1 };
-    forward.apply(Normalization { kind, epsilon: EPSILON }, &[x, m])
-}
-
-/// Returns (1 + g) ∘ branch with vector `vector` of `m`.
-fn gained(forward: &Forward, branch: &Var, m: &Var, vector: usize) -> Result<Var> {
-    let (samples, hidden) = (m.shape()[0], branch.shape()[2]);
-    let gain = forward.apply(Narrow { axis: 1, start: vector * hidden, length: hidden }, &[m])?;
-    let one = forward.to_compute_dtype(&forward.full(&[1], 1.0)?)?;
-    let gain = forward.apply(Binary::Add, &[&gain, &one])?.reshape(&[samples, 1, hidden]);
-    forward.apply(Binary::Multiply, &[branch, &gain])
 }
 
 impl JointBlock {
@@ -158,8 +151,8 @@ impl JointBlock {
         let m = [m_text?, m_latent?];
         let (mut packed, mut coefficients) = (Vec::new(), Vec::new());
         for (own, (x, m)) in self.modalities.iter().zip(tokens.iter().zip(&m)) {
-            let (input, own_coefficients) = own.enter(forward, 0, x)?;
-            packed.push(own.qkv.forward(forward, &normalised(forward, &input, m, 0)?)?);
+            let (input, own_coefficients) = own.enter(forward, 0, x, (m, 0))?;
+            packed.push(own.qkv.forward(forward, &input)?);
             coefficients.push(own_coefficients);
         }
         let weights = self.modalities.iter().filter_map(|own| own.qk_norm).flatten();
@@ -173,8 +166,8 @@ impl JointBlock {
         for ((own, m), ((x, mixed), coefficients)) in all {
             let output = own.out.forward(forward, mixed)?;
             *x = own.join(forward, 0, (x, coefficients.as_ref()), &output, (m, 2))?;
-            let (input, coefficients) = own.enter(forward, 1, x)?;
-            let hidden = own.up.forward(forward, &normalised(forward, &input, m, 3)?)?;
+            let (input, coefficients) = own.enter(forward, 1, x, (m, 3))?;
+            let hidden = own.up.forward(forward, &input)?;
             let output = own.down.forward(forward, &hidden)?;
             *x = own.join(forward, 1, (x, coefficients.as_ref()), &output, (m, 5))?;
         }

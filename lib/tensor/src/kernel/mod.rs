@@ -98,6 +98,8 @@ pub const SOURCES: &[&Source] = &[
     &crate::ops::embedding::SOURCE,
     &crate::ops::group_norm::SOURCE,
     &crate::ops::hyper_connection::SOURCE,
+    &crate::ops::hyper_connection::DEPTH,
+    &crate::ops::hyper_connection::NORM,
     &crate::ops::hyper_connection::TOKENS,
     &crate::ops::interpolate::SOURCE,
     &crate::ops::linear::cuda::SOURCE,

@@ -38,6 +38,7 @@ pub const HEADERS: &[(&str, &str)] = &[
     ("product_kernel.cuh", include_str!("../include/product_kernel.cuh")),
     ("product_wgmma.cuh", include_str!("../include/product_wgmma.cuh")),
     ("rows.cuh", include_str!("../include/rows.cuh")),
+    ("streams.cuh", include_str!("../include/streams.cuh")),
     ("table.cuh", include_str!("../include/table.cuh")),
     ("team.cuh", include_str!("../include/team.cuh")),
     ("tile.cuh", include_str!("../include/tile.cuh")),

@@ -2,9 +2,10 @@ use super::mixing::Mixing;
 use super::{Coefficients, LEAST, MOST_STREAMS, Sizes};
 use crate::dtype::Float;
 use crate::op::{GradBuffer, Grads, Saved};
+use crate::ops::residual::{self, Gain};
 use crate::parallel::{reduce, rows_per_block};
 use crate::simd::sum;
-use crate::{Scratch, Tensor, for_rows, vectorize};
+use crate::{Scratch, Tensor, for_rows, vectorize, with_float};
 
 /// The inputs after R as slices.
 struct Inputs<'a, T> {
@@ -167,6 +168,13 @@ pub(super) fn coefficients_backward<T: Float>(
     }
 }
 
+/// u = Σ_s a_s·R_s as a tensor of the given shape.
+pub(super) fn input(x: &Tensor, c: &Tensor, shape: &[usize]) -> Tensor {
+    let mut u = Tensor::empty(shape, x.dtype());
+    with_float!(x.dtype(), T => width::<T>(x, c.read(), u.write()));
+    u
+}
+
 /// u = Σ_s a_s·R_s.
 pub(super) fn width<T: Float>(x: &Tensor, c: &[T], out: &mut [T]) {
     let (sizes, x) = (Sizes::of(x), x.read::<T>());
@@ -212,15 +220,48 @@ pub(super) fn width_backward<T: Float>(
     }
 }
 
-/// R'_t = Σ_s P_st·R_s + β_t·o.
-pub(super) fn depth<T: Float>(x: &Tensor, c: &[T], branch: &[T], out: &mut [T]) {
+/// The gain 1 + g of each token.
+struct TokenGains<'a, T> {
+    gain: Gain,
+    group: usize,
+    m: &'a [T],
+}
+
+impl<'a, T: Float> TokenGains<'a, T> {
+    fn new((gain, m): (Gain, &'a Tensor), tokens: usize) -> Self {
+        Self { gain, group: gain.group(tokens), m: m.read() }
+    }
+
+    /// g [H] of a token.
+    #[inline(always)]
+    fn of(&self, token: usize, h: usize) -> &[T] {
+        &self.m[self.gain.start + token / self.group * self.gain.stride..][..h]
+    }
+}
+
+/// R'_t = Σ_s P_st·R_s + β_t·w ∘ o.
+pub(super) fn depth<T: Float>(
+    x: &Tensor,
+    c: &[T],
+    branch: &[T],
+    gain: Option<(Gain, &Tensor)>,
+    out: &mut [T],
+) {
     let (sizes, x) = (Sizes::of(x), x.read::<T>());
     let (Sizes { streams, width: h, .. }, [to_p, to_beta]) = (sizes, sizes.starts());
+    let gains = gain.map(|gain| TokenGains::new(gain, sizes.tokens));
     for_rows!((out, h), (streams + 2) * h, |row, out| {
         let (token, t) = (row / streams, row % streams);
         let (c, branch) = (&c[token * sizes.coefficients()..], &branch[token * h..][..h]);
+        let beta = c[to_beta + t];
         for i in 0..h {
-            out[i] = c[to_beta + t] * branch[i];
+            out[i] = beta * branch[i];
+        }
+        if let Some(gains) = &gains {
+            let g = gains.of(token, h);
+            for i in 0..h {
+                out[i] *= T::ONE + g[i];
+            }
         }
         for s in 0..streams {
             let (p, x) = (c[to_p + s * streams + t], &x[(token * streams + s) * h..][..h]);
@@ -235,16 +276,17 @@ pub(super) fn depth_backward<T: Float>(
     x: &Tensor,
     c: &[T],
     branch: &[T],
+    gain: Option<(Gain, &Tensor)>,
     dy: &[T],
-    [dx, dc, dbranch]: [Option<&mut GradBuffer>; 3],
+    [dx, dc, dbranch, dm]: [Option<&mut GradBuffer>; 4],
 ) {
     let (sizes, x) = (Sizes::of(x), x.read::<T>());
     let (Sizes { streams, width: h, .. }, [to_p, to_beta]) = (sizes, sizes.starts());
     let count = sizes.coefficients();
     // d (+)= Σ_t weights_t·dy_t.
-    let mix = |grad: &mut GradBuffer, rows: usize, weight: &(dyn Fn(usize, usize) -> T + Sync)| {
-        let add = grad.accumulate;
-        for_rows!((grad.tensor.write::<T>(), h), (streams + 1) * h, |row, d| {
+    type Weight<'a, T> = &'a (dyn Fn(usize, usize) -> T + Sync);
+    let mix = |d: &mut [T], add: bool, rows: usize, weight: Weight<T>| {
+        for_rows!((d, h), (streams + 1) * h, |row, d| {
             if !add {
                 d.fill(T::ZERO);
             }
@@ -259,17 +301,40 @@ pub(super) fn depth_backward<T: Float>(
         });
     };
     if let Some(grad) = dx {
-        mix(grad, streams, &|row, t| c[row / streams * count + to_p + row % streams * streams + t]);
+        let (add, d) = (grad.accumulate, grad.tensor.write());
+        mix(d, add, streams, &|row, t| {
+            c[row / streams * count + to_p + row % streams * streams + t]
+        });
     }
-    if let Some(grad) = dbranch {
-        mix(grad, 1, &|token, t| c[token * count + to_beta + t]);
+    let beta = |token: usize, t: usize| c[token * count + to_beta + t];
+    let gains = gain.map(|gain| TokenGains::new(gain, sizes.tokens));
+    match &gains {
+        Some(gains) if dbranch.is_some() || dm.is_some() => {
+            // The gradient of w ∘ o.
+            let mut gated = Scratch::uninit(sizes.tokens * h);
+            mix(&mut gated, false, 1, &beta);
+            residual::cpu::backward(gains.gain, [branch, gains.m, &gated], h, [dbranch, dm]);
+        }
+        Some(_) => {}
+        None => {
+            if let Some(grad) = dbranch {
+                let (add, d) = (grad.accumulate, grad.tensor.write());
+                mix(d, add, 1, &beta);
+            }
+        }
     }
     if let Some(grad) = dc {
         for_rows!((grad.zeroed::<T>(), count), streams * (streams + 1) * h, |token, dc| {
             let branch = &branch[token * h..][..h];
             for t in 0..streams {
                 let dy = &dy[(token * streams + t) * h..][..h];
-                dc[to_beta + t] += sum([branch, dy], |[o, dy]| o * dy);
+                dc[to_beta + t] += match &gains {
+                    Some(gains) => {
+                        let g = gains.of(token, h);
+                        sum([branch, dy, g], |[o, dy, g]| (T::ONE + g) * o * dy)
+                    }
+                    None => sum([branch, dy], |[o, dy]| o * dy),
+                };
                 for s in 0..streams {
                     let x = &x[(token * streams + s) * h..][..h];
                     dc[to_p + s * streams + t] += sum([x, dy], |[x, dy]| x * dy);

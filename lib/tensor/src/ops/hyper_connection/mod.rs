@@ -6,8 +6,9 @@
 //!   n_s = √H·R_s/‖R_s‖ ∘ (1 + γ), the products z_s = n_s·A [S + 1] and y_s = n_s·b, and learned scales p, r and q:
 //!   - [`Form::Manifold`]: a_s = σ(p·z_s0 + α_s0), P = sinkhorn(r·z_s,1.. + α_s,1..), β_s = 2·σ(q·y_s + β⁰_s);
 //!   - [`Form::Plain`]: (a_s, P_s) = α_s + p·tanh(z_s), β_s = β⁰_s + q·tanh(y_s).
-//! - [`Width`]: u [.., H] from R and C.
-//! - [`Depth`]: R' from R, C and f(u) [.., H].
+//! - [`Width`]: u [.., H] from R and C, or its adaptive layer normalization.
+//! - [`Depth`]: R' from R, C and f(u) [.., H], which may be scaled by 1 + g, a vector of each sample, as in adaptive
+//!   blocks (Peebles & Xie 2023).
 //!
 //! The Sinkhorn-Knopp iteration exponentiates the logits minus the maximum of their column and divides 20 times each
 //! column, then each row, by its sum, which counts at least 1e-12.
@@ -20,10 +21,12 @@ mod cpu;
 mod cuda;
 mod mixing;
 
-pub use cuda::{SOURCE, TOKENS};
+pub use cuda::{DEPTH, NORM, SOURCE, TOKENS};
 
 use crate::dtype::Dtype;
-use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::op::{Case, Draw, GradBuffer, Grads, Op, Saved};
+use crate::ops::normalization::{NormKind, Normalization};
+use crate::ops::residual::Gain;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -51,13 +54,22 @@ pub enum Form {
 pub struct Coefficients(pub Form);
 
 /// The input u = Σ_s a_s·R_s [.., H] of a branch. Inputs: R [.., S, H], C [.., S·(S + 2)] in f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Width;
+#[derive(Clone, Copy, Debug)]
+pub struct Width {
+    /// An adaptive normalization of u, with m as the third input.
+    pub norm: Option<Normalization>,
+}
 
-/// The streams R'_t = Σ_s P_st·R_s + β_t·o [.., S, H] after a branch with output o. Inputs: R [.., S, H],
-/// C [.., S·(S + 2)] in f32, o [.., H].
+/// The streams R'_t = Σ_s P_st·R_s + β_t·w ∘ o [.., S, H] after a branch with output o. Inputs: R [.., S, H],
+/// C [.., S·(S + 2)] in f32, o [.., H]. Without a gain, w is 1.
+///
+/// With a gain, R [G.., S, H] has groups of rows as in [`Residual::Gated`](crate::ops::residual::Residual), and a fourth
+/// input m [G, n·H] has w = 1 + g for each group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depth;
+pub struct Depth {
+    /// Index of g among the vectors of m.
+    pub gain: Option<usize>,
+}
 
 /// Sizes of R [tokens, streams, width].
 #[derive(Clone, Copy, Debug)]
@@ -165,16 +177,21 @@ impl Op for Coefficients {
 
 impl Op for Width {
     fn name(&self) -> &'static str {
-        "hyper_width"
+        if self.norm.is_some() { "adaptive_hyper_width" } else { "hyper_width" }
     }
 
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let (rows, s, h) = streams_of(inputs.first().copied().unwrap_or_default())?;
-        match &inputs[1..] {
-            [[leading @ .., n]] if leading == rows && *n == s * (s + 2) => {
-                Ok([rows, &[h]].concat())
+        let u = [rows, &[h]].concat();
+        match (self.norm, &inputs[1..]) {
+            (None, [[leading @ .., n]]) if leading == rows && *n == s * (s + 2) => Ok(u),
+            (Some(norm), [[leading @ .., n], m])
+                if leading == rows && *n == s * (s + 2) && norm.is_adaptive() =>
+            {
+                norm.shape(&[&u, m])
             }
-            _ => Err("takes R [.., S, H] and C [.., S·(S + 2)]".into()),
+            (None, _) => Err("takes R [.., S, H] and C [.., S·(S + 2)]".into()),
+            _ => Err("takes R [.., S, H], C [.., S·(S + 2)] and m of an adaptive norm".into()),
         }
     }
 
@@ -183,33 +200,78 @@ impl Op for Width {
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        with_float!(out.dtype(), T => cpu::width::<T>(inputs[0], inputs[1].read(), out.write()));
-        vec![inputs[0].clone(), inputs[1].clone()]
+        let (x, c) = (inputs[0], inputs[1]);
+        let Some(norm) = self.norm else {
+            with_float!(out.dtype(), T => cpu::width::<T>(x, c.read(), out.write()));
+            return vec![x.clone(), c.clone()];
+        };
+        let u = cpu::input(x, c, out.shape());
+        // Computed again in the backward pass.
+        let [_, m, stats] = <[Tensor; 3]>::try_from(norm.forward(&[&u, inputs[2]], out))
+            .unwrap_or_else(|saved| unreachable!("a normalization saves {} tensors", saved.len()));
+        vec![x.clone(), c.clone(), m, stats]
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let buffers = grads.buffers([0, 1]);
+        let ([dx, dc, dm], (x, c)) = (grads.buffers([0, 1, 2]), (&saved[0], &saved[1]));
+        let Some(norm) = self.norm else {
+            with_float!(dy.dtype(), T => {
+                cpu::width_backward::<T>(x, c.read(), dy.read(), [dx, dc]);
+            });
+            return;
+        };
+        let (u, empty) = (cpu::input(x, c, dy.shape()), Tensor::empty(dy.shape(), dy.dtype()));
+        let mut du = GradBuffer { tensor: empty, accumulate: false };
+        norm.backward_on_cpu([&u, &saved[2], &saved[3]], &dy, [Some(&mut du), dm]);
         with_float!(dy.dtype(), T => {
-            cpu::width_backward::<T>(&saved[0], saved[1].read(), dy.read(), buffers);
+            cpu::width_backward::<T>(x, c.read(), du.tensor.read(), [dx, dc]);
         });
+    }
+}
+
+impl Depth {
+    /// The gain and m, given the inputs.
+    fn gain<'a>(self, inputs: &[&'a Tensor]) -> Option<(Gain, &'a Tensor)> {
+        let m = *inputs.get(3)?;
+        Some((Gain::of_vector(self.gain?, inputs[2].width(), m), m))
+    }
+
+    /// Whether the inputs after o are right for rows of `h` elements.
+    fn fits(self, rows: &[usize], h: usize, rest: &[&[usize]]) -> bool {
+        match (self.gain, rest) {
+            (None, []) => true,
+            (Some(gain), [[groups, n]]) => {
+                rows.first().is_some_and(|first| first % groups == 0) && n % h == 0 && gain < n / h
+            }
+            _ => false,
+        }
     }
 }
 
 impl Op for Depth {
     fn name(&self) -> &'static str {
-        "hyper_depth"
+        if self.gain.is_some() { "gated_hyper_depth" } else { "hyper_depth" }
     }
 
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let x = inputs.first().copied().unwrap_or_default();
         let (rows, s, h) = streams_of(x)?;
         match &inputs[1..] {
-            [[leading @ .., n], branch]
-                if leading == rows && *n == s * (s + 2) && **branch == [rows, &[h]].concat() =>
+            [[leading @ .., n], branch, m @ ..]
+                if leading == rows
+                    && *n == s * (s + 2)
+                    && **branch == [rows, &[h]].concat()
+                    && self.fits(rows, h, m) =>
             {
                 Ok(x.to_vec())
             }
-            _ => Err("takes R [.., S, H], C [.., S·(S + 2)] and o [.., H]".into()),
+            _ if self.gain.is_none() => {
+                Err("takes R [.., S, H], C [.., S·(S + 2)] and o [.., H]".into())
+            }
+            _ => Err(
+                "takes R [G.., S, H], C [.., S·(S + 2)], o [.., H] and m [G, n·H], which holds the gain for groups that divide R's first axis"
+                    .into(),
+            ),
         }
     }
 
@@ -224,15 +286,16 @@ impl Op for Depth {
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [x, c, branch] = [inputs[0], inputs[1], inputs[2]];
-        with_float!(out.dtype(), T => cpu::depth::<T>(x, c.read(), branch.read(), out.write()));
+        let gain = self.gain(inputs);
+        with_float!(out.dtype(), T => cpu::depth::<T>(x, c.read(), branch.read(), gain, out.write()));
         inputs.iter().map(|input| (*input).clone()).collect()
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let buffers = grads.buffers([0, 1, 2]);
+        let (inputs, buffers) = (saved.iter().collect::<Vec<_>>(), grads.buffers([0, 1, 2, 3]));
         with_float!(dy.dtype(), T => {
             let (c, branch) = (saved[1].read(), saved[2].read());
-            cpu::depth_backward::<T>(&saved[0], c, branch, dy.read(), buffers);
+            cpu::depth_backward::<T>(&saved[0], c, branch, self.gain(&inputs), dy.read(), buffers);
         });
     }
 }
@@ -248,6 +311,18 @@ const SHAPES: [&[usize]; 8] = [
     &[70, 4, 264],
     &[9, 2, 1032],
     &[4096, 2, 1024],
+];
+
+/// A vector of m, the shape of R and the number of groups in test cases with m: one and several groups, groups of one row
+/// and of more rows than a block has, unused vectors in m, odd widths.
+const GROUPED: [(usize, &[usize], usize); 7] = [
+    (0, &[1, 2, 3], 1),
+    (1, &[5, 2, 7], 5),
+    (0, &[4, 3, 3, 17], 2),
+    (2, &[3, 9, 4, 24], 3),
+    (0, &[2, 70, 2, 264], 2),
+    (1, &[3, 21, 4, 33], 3),
+    (0, &[4, 1024, 2, 1024], 4),
 ];
 
 /// Returns test cases of [`Coefficients`]: both forms, at scales where tanh, the sigmoid and the iteration bend.
@@ -272,17 +347,40 @@ pub fn coefficient_cases() -> Vec<Case> {
 
 /// Returns test cases of [`Width`].
 pub fn width_cases() -> Vec<Case> {
-    let case = |x: &[usize]| Case::new(Width, &[x, &coefficients_of(x)]);
+    let case = |x: &[usize]| Case::new(Width { norm: None }, &[x, &coefficients_of(x)]);
     SHAPES.map(case).into()
+}
+
+/// Returns test cases of [`Width`] with a normalization. With one stream, the gradient of its coefficient vanishes.
+pub fn adaptive_width_cases() -> Vec<Case> {
+    let case = |first: usize, x: &[usize], groups| {
+        let kind = NormKind::Adaptive { shift: first, scale: first + 1 };
+        let m = [groups, (first + 3) * x[x.len() - 1]];
+        let norm = Some(Normalization { kind, epsilon: 1e-5 });
+        Case::new(Width { norm }, &[x, &coefficients_of(x), &m])
+    };
+    GROUPED.map(|(first, x, groups)| case(first, x, groups)).into()
 }
 
 /// Returns test cases of [`Depth`].
 pub fn depth_cases() -> Vec<Case> {
     let case = |x: &[usize]| {
         let branch = [&x[..x.len() - 2], &x[x.len() - 1..]].concat();
-        Case::new(Depth, &[x, &coefficients_of(x), &branch])
+        Case::new(Depth { gain: None }, &[x, &coefficients_of(x), &branch])
     };
     SHAPES.map(case).into()
+}
+
+/// Returns test cases of [`Depth`] with a gain.
+pub fn gated_depth_cases() -> Vec<Case> {
+    let case = |gain, x: &[usize], groups| {
+        let (width, vectors) = (x[x.len() - 1], gain + 2);
+        let branch = [&x[..x.len() - 2], &[width]].concat();
+        let inputs: [&[usize]; 4] = [x, &coefficients_of(x), &branch, &[groups, vectors * width]];
+        Case::new(Depth { gain: Some(gain) }, &inputs)
+    };
+    let all = GROUPED.map(|(gain, x, groups)| case(gain, x, groups));
+    all.into_iter().chain([case(1, &[6, 1, 9], 2)]).collect()
 }
 
 /// The shape of C for streams of shape `x`.

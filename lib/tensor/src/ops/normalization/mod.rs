@@ -16,7 +16,7 @@ pub(crate) use cpu::{input_gradient, statistics};
 
 pub use cuda::{GRADIENT, SOURCE};
 
-use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::op::{Case, Draw, GradBuffer, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -46,6 +46,24 @@ pub enum NormKind {
 }
 
 impl Normalization {
+    /// Whether scale and shift depend on a condition.
+    pub(crate) fn is_adaptive(&self) -> bool {
+        matches!(self.kind, NormKind::Adaptive { .. })
+    }
+
+    /// The gradients of x and m of an adaptive normalization, given x, m and what the forward pass has saved of rows.
+    pub(crate) fn backward_on_cpu(
+        &self,
+        [x, m, stats]: [&Tensor; 3],
+        dy: &Tensor,
+        [dx, dm]: [Option<&mut GradBuffer>; 2],
+    ) {
+        let affine = Affine::new(self, &[x, m]);
+        with_float!(dy.dtype(), T => {
+            cpu::backward::<T>(self, x, &affine, stats.read(), dy.read(), [dx, dm, None]);
+        });
+    }
+
     /// Whether the mean is subtracted.
     fn is_centred(&self) -> bool {
         self.kind != NormKind::Rms

@@ -19,7 +19,7 @@ pub(super) fn forward<T: Float>(gain: Gain, [x, y, w]: [&[T]; 3], h: usize, out:
     });
 }
 
-pub(super) fn backward<T: Float>(
+pub(crate) fn backward<T: Float>(
     gain: Gain,
     [y, w, dy]: [&[T]; 3],
     h: usize,

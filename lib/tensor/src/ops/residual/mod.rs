@@ -6,7 +6,7 @@
 //!
 //! dx = dout, dy = w ∘ dout, dw = Σ dout ∘ y over all rows, or over the rows of a group.
 
-mod cpu;
+pub(crate) mod cpu;
 pub(crate) mod cuda;
 
 use crate::op::{Case, Grads, Op, Saved};
@@ -28,16 +28,21 @@ pub enum Residual {
 /// The weights w: `offset` plus a vector for each of `groups` groups of rows, `stride` elements apart, the first of which
 /// begins at element `start`.
 #[derive(Clone, Copy)]
-struct Gain {
-    start: usize,
-    stride: usize,
-    groups: usize,
+pub(crate) struct Gain {
+    pub(crate) start: usize,
+    pub(crate) stride: usize,
+    pub(crate) groups: usize,
     offset: f64,
 }
 
 impl Gain {
+    /// 1 + g, where g is vector `gain` of `width` elements of m [G, S·H].
+    pub(crate) fn of_vector(gain: usize, width: usize, m: &Tensor) -> Self {
+        Self { start: gain * width, stride: m.width(), groups: m.rows(), offset: 1.0 }
+    }
+
     /// The number of rows of a group.
-    fn group(&self, rows: usize) -> usize {
+    pub(crate) fn group(&self, rows: usize) -> usize {
         (rows / self.groups.max(1)).max(1)
     }
 }
@@ -47,9 +52,7 @@ impl Residual {
     fn gain(self, width: usize, w: &Tensor) -> Gain {
         match self {
             Self::Scaled => Gain { start: 0, stride: 0, groups: 1, offset: 0.0 },
-            Self::Gated { gain } => {
-                Gain { start: gain * width, stride: w.width(), groups: w.rows(), offset: 1.0 }
-            }
+            Self::Gated { gain } => Gain::of_vector(gain, width, w),
         }
     }
 }

@@ -64,9 +64,9 @@ fn check(form: Form, streams: usize, dtype: Dtype) {
     let coefficients = case(Coefficients(form), &inputs.iter().collect::<Vec<_>>());
     let (c, _) = tensor::check::forward(&coefficients, &inputs);
     let pair = [x.clone(), c.clone()];
-    let (input, of_width) = run(&case(Width, &[&x, &c]), &pair, &dinput, None);
+    let (input, of_width) = run(&case(Width { norm: None }, &[&x, &c]), &pair, &dinput, None);
     let triple = [x.clone(), c.clone(), branch.clone()];
-    let depth = case(Depth, &[&x, &c, &branch]);
+    let depth = case(Depth { gain: None }, &[&x, &c, &branch]);
     let (out, of_depth) = run(&depth, &triple, &dout, None);
     let what = |name: &str| format!("{folder}, {streams} streams: {name}");
     agree(&what("input"), &input, &value("input"));
