@@ -17,7 +17,7 @@ const TILE: usize = 32;
 const TRANSPOSED: usize = 1 << 20;
 /// Maximum number of rows of dW that one thread computes at a time if dW is divided by its rows.
 const PART: usize = 384;
-/// Minimum number of such rows, if they are few enough multiplications to be worth a thread.
+/// Minimum number of such rows.
 const MIN_PART: usize = 64;
 /// Multiplications that are worth a thread.
 const TASK: usize = 512 * 1024;
@@ -184,7 +184,11 @@ fn backward_by_columns<T: Float>(
 ) {
     let [dx, dw, db] = [dx, dw, db]
         .map(|grad| grad.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>()))));
-    let columns = (TASK / (rows * k).max(1)).clamp(MIN_PART, PART);
+    // Every part packs all of x, which only few rows make negligible.
+    let columns = match rows > ROWS {
+        true => PART,
+        false => (TASK / (rows * k).max(1)).clamp(MIN_PART, PART),
+    };
     let of_dw = if dw.is_some() || db.is_some() { n.div_ceil(columns) } else { 0 };
     let part = |i: usize| {
         let (c0, c1) = (i * columns, ((i + 1) * columns).min(n));
