@@ -135,6 +135,17 @@ fn cycles_over_data_without_partners_keep_their_bits() {
         let expected: Vec<bool> = (0..12).map(|update| update >= first).collect();
         assert_eq!(has, expected, "{name}");
     }
+    // The cycle learns from texts without a vector, unless there are none; those of weight 1e-9 are not drawn.
+    for (name, additional, expected) in
+        [("rare", "[{tokens: texts-tokens, weight: 1e-9}]", false), ("paired", "[]", true)]
+    {
+        let words =
+            format!("-s 'data.additional={additional}' -s 'loss.cycle_text={{weight: 1.0}}'");
+        done(folder, &format!("{run} {words} -s training.updates=2 --run {name}"));
+        for update in records(&folder.join(name), "update") {
+            assert_eq!(update["loss_terms"]["t2l2t"].is_number(), expected, "{name}: {update}");
+        }
+    }
     let killed = shell(folder, &format!("FAIL=log.write:11=kill {run} --run killed"));
     assert_eq!(killed.status, Some(137), "{}", killed.stderr);
     done(folder, &format!("{run} --run killed -s training.threads=1"));

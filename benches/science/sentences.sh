@@ -132,7 +132,7 @@ columns() {
 }
 columns sentences --title "Sentences and vectors of their meanings" \
     --note "20000 pairs of the small language, 1000 unseen meanings and 200 groups of five that differ minimally; a network of 2 blocks and 64 features, 2500 updates of 64 samples unless a row says otherwise; texts are scored on 500 records." \
-    --note "5 % pairs: 1000 pairs, 9500 texts and 9500 vectors without a partner; half of the samples are pairs; cycles from update 1000 on. A round trip compares with its own input, so it says nothing without the figure beside it." \
+    --note "5 % pairs: 1000 pairs, 9500 texts and 9500 vectors without a partner; half of the samples are pairs; cycles of what has no partner from update 1000 on. A round trip compares with its own input, so it says nothing without the figure beside it." \
     "$@"
 
 # These have one seed.

@@ -26,6 +26,8 @@ pub struct Drawing {
     pub accumulation: u64,
     /// Updates between records of the log.
     pub log_every: u64,
+    /// Whether some texts, and whether some vectors, have no partner.
+    pub has_unpaired: [bool; 2],
     /// Objective and noise.
     pub loss: CycleVaeLoss,
     /// From records to the inputs of the network.

@@ -240,11 +240,11 @@ pub struct CycleVaeLoss {
     pub mode_order: ModeOrder,
     /// Train with the objective of another program, for comparisons. Null: with that of this section.
     pub compat: Option<Compatibility>,
-    /// Loss of texts given the latents that the network computes from them in one evaluation (T2L2T), for texts with and
-    /// without a vector. A weight of 0 turns it off.
+    /// Loss of texts given the latents that the network computes from them in one evaluation (T2L2T): of the texts without
+    /// a vector or, where all have one, of all. A weight of 0 turns it off.
     pub cycle_text: Ramp,
-    /// Loss of latents given the texts that the network computes from them (L2T2L). A weight of 0 turns it off. No
-    /// gradient flows through the tokens.
+    /// Loss of latents given the texts that the network computes from them (L2T2L): of the vectors without a text or,
+    /// where all have one, of all. A weight of 0 turns it off. No gradient flows through the tokens.
     pub cycle_latent: LatentCycle,
     /// Whether no gradient flows through the latents of `cycle_text`.
     pub stop_gradient: bool,

@@ -30,21 +30,26 @@ const MULTIPLE: usize = 8;
 const HAS_TEXT_CYCLE: u32 = 1;
 const HAS_LATENT_CYCLE: u32 = 2;
 
-/// Records of a cycle, and their places in the micro-batch; the last ones may be copies that are not learned.
-fn padded<'a>(
-    first: u64,
-    records: &'a [Record],
-    has: impl Fn(&Record) -> bool,
-) -> Vec<(u64, &'a Record<'a>, bool)> {
-    let own = (first..).zip(records).filter(|(_, record)| has(record));
-    let mut found: Vec<_> = own.map(|(place, record)| (place, record, true)).collect();
-    if let Some((place, record, _)) = found.last().copied() {
-        found.resize(found.len().next_multiple_of(MULTIPLE), (place, record, false));
-    }
-    found
-}
-
 impl Drawing {
+    /// Records of a cycle (0: T2L2T, 1: L2T2L), and their places in the micro-batch; the last ones may be copies that are
+    /// not learned. Where some have no partner, those of pairs are left out: their true partner is known.
+    fn of_cycle<'a>(
+        &self,
+        cycle: usize,
+        first: u64,
+        records: &'a [Record],
+    ) -> Vec<(u64, &'a Record<'a>, bool)> {
+        let own = (first..).zip(records).filter(|(_, record)| {
+            let has = [record.ids.is_some(), record.vector.is_some()];
+            has[cycle] && !(has[1 - cycle] && self.has_unpaired[cycle])
+        });
+        let mut found: Vec<_> = own.map(|(place, record)| (place, record, true)).collect();
+        if let Some((place, record, _)) = found.last().copied() {
+            found.resize(found.len().next_multiple_of(MULTIPLE), (place, record, false));
+        }
+        found
+    }
+
     /// Adds the tensors of the cycles that have a weight in the update of this micro-batch, and returns their parts of
     /// the loss. Parts are the same for all batches of a run.
     pub(super) fn with_cycles(
@@ -76,7 +81,7 @@ impl Drawing {
         (batch.with_variant(variant), parts)
     }
 
-    /// Adds the whole texts with noise, and the same texts with masks; returns the weight of the masked tokens.
+    /// Adds whole texts with noise, and the same texts with masks; returns the weight of the masked tokens.
     fn with_text_cycle(
         &self,
         batch: Batch,
@@ -86,7 +91,7 @@ impl Drawing {
     ) -> (Batch, f64) {
         let draws = self.draws(at.micro_batch, 1);
         let (mut whole, mut masked) = (Columns::default(), Columns::default());
-        for (place, record, is_own) in padded(at.first, records, |record| record.ids.is_some()) {
+        for (place, record, is_own) in self.of_cycle(0, at.first, records) {
             let text = Record { vector: None, ..record.clone() };
             let of =
                 |times, learns| Sample { place, record: &text, times, learns: [learns, false] };
@@ -102,7 +107,7 @@ impl Drawing {
         (masked.add_text_targets(batch, TEXT[1]), masked.totals(self)[0])
     }
 
-    /// Adds the clean latents with masks alone as texts, and the same latents with noise; returns their number.
+    /// Adds clean latents with masks alone as texts, and the same latents with noise; returns their number.
     fn with_latent_cycle(
         &self,
         batch: Batch,
@@ -112,7 +117,7 @@ impl Drawing {
     ) -> (Batch, f64) {
         let draws = self.draws(at.micro_batch, 2);
         let (mut clean, mut noisy) = (Columns::default(), Columns::default());
-        for (place, record, is_own) in padded(at.first, records, |own| own.vector.is_some()) {
+        for (place, record, is_own) in self.of_cycle(1, at.first, records) {
             let latent = Record { ids: None, ..record.clone() };
             let of =
                 |times, learns| Sample { place, record: &latent, times, learns: [false, learns] };

@@ -108,6 +108,12 @@ impl PairSets {
         self.validation.info()
     }
 
+    /// Whether a training set has texts alone, and whether one has vectors alone.
+    pub fn has_unpaired(&self) -> [bool; 2] {
+        let any = |is: fn(&TokenInfo) -> bool| self.train.iter().any(|set| is(set.info()));
+        [any(|info| info.vector == 0), any(|info| info.vectors_only)]
+    }
+
     /// All sets, each listed once.
     fn all(&self) -> impl Iterator<Item = &TokenSet> {
         self.train.iter().chain([&self.validation])

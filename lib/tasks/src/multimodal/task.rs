@@ -56,6 +56,7 @@ impl Define for CycleVaeTask {
             batch_size: config.training.batch_size,
             accumulation: config.training.accumulation,
             log_every: config.training.log_every,
+            has_unpaired: sets.has_unpaired(),
             loss: config.loss.resolved(),
             preparation: Preparation {
                 length: sizes.length,
