@@ -28,6 +28,27 @@ fn entropy(x: &[f32], mask: usize) -> f32 {
     f32::ln(sum) - weighted / sum
 }
 
+/// Returns the most probable token but the mask or, with a temperature, the one at which the cumulative distribution that
+/// is proportional to exp(x/temperature) exceeds `u`.
+fn chosen_of(x: &[f32], mask: usize, temperature: f64, u: f64) -> usize {
+    let own = || x.iter().enumerate().filter(|(id, _)| *id != mask);
+    let (best, most) = own().fold((0, f32::NEG_INFINITY), |best, (id, x)| match *x > best.1 {
+        true => (id, *x),
+        false => best,
+    });
+    if temperature <= 0.0 {
+        return best;
+    }
+    let inverse = (1.0 / temperature) as f32;
+    let weight = |x: &f32| f64::from(((x - most) * inverse).exp());
+    let mut left = u * own().map(|(_, x)| weight(x)).sum::<f64>();
+    let passed = own().find(|(_, x)| {
+        left -= weight(x);
+        left < 0.0
+    });
+    passed.map_or(best, |(id, _)| id)
+}
+
 /// Returns ln Σ exp(x).
 pub(super) fn log_sum_exp(x: &[f32]) -> f32 {
     let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -49,31 +70,16 @@ impl Draft {
             if self.ids[place] != mask {
                 continue;
             }
-            let score = |(id, x): (usize, &f32)| match sampler.temperature > 0.0 {
-                false => f64::from(*x),
-                true => {
-                    let u = random.uniform64(key, (place * width + id) as u64);
-                    // The Gumbel distribution in f64: in f32, u close to 1 would lower the temperature.
-                    let gumbel = -(-(u + f64::EPSILON / 2.0).ln()).ln();
-                    f64::from(*x) / sampler.temperature + gumbel
-                }
-            };
-            let mut best = (0, f64::NEG_INFINITY);
-            for (id, x) in row.iter().enumerate().filter(|(id, _)| *id != mask as usize) {
-                let score = score((id, x));
-                if score > best.1 {
-                    best = (id, score);
-                }
-            }
-            chosen.push((place, best.0 as i32, -entropy(row, mask as usize)));
+            let u = random.uniform64(key, place as u64);
+            let id = chosen_of(row, mask as usize, sampler.temperature, u);
+            chosen.push((place, id as i32, -entropy(row, mask as usize)));
         }
         let last = step + 1 >= sampler.steps;
         if sampler.reveal == Reveal::Ancestral && !last {
             // A token that is masked at time t is revealed by time s with probability (t - s)/t.
             let left = (sampler.steps - step) as f64;
-            let element = (length * width) as u64;
-            chosen
-                .retain(|(place, ..)| random.uniform64(key, element + *place as u64) * left < 1.0);
+            let of_place = |place: usize| random.uniform64(key, (length + place) as u64);
+            chosen.retain(|(place, ..)| of_place(*place) * left < 1.0);
         } else {
             let known = length - chosen.len();
             let wanted = if last { length } else { sampler.known(step, length) };
