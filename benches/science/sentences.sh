@@ -103,7 +103,7 @@ all() {
     esac
 }
 example cycle-vae
-seeds all 0 1 2 real large
+seeds all 0 1 2 large real
 
 at=small-20000
 set -- --method "joint=$at/joint-scores" \
