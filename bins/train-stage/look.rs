@@ -3,7 +3,7 @@
 use super::Args;
 use learn::recompute::RecomputePlan;
 use learn::task::ConfiguredTask;
-use learn::train::{self, AbsentEstimate, Estimate};
+use learn::train::{self, AbsentEstimate, CheckedEstimate, Estimate};
 use std::path::Path;
 use tasks::Entry;
 use tensor::Device;
@@ -53,9 +53,11 @@ pub fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
 
 /// Prints every problem and returns the exit status of the first.
 pub fn check(args: &Args, task: &ConfiguredTask, device: Device, folder: &Path) -> Result<Exit> {
-    let report = train::check(task, device, folder);
-    if let Some(estimate) = &report.estimate {
-        print_estimate(args, estimate, None)?;
+    let report = train::check(task, device, args.on, folder);
+    match &report.estimate {
+        Some(CheckedEstimate::Here(estimate)) => print_estimate(args, estimate, None)?,
+        Some(CheckedEstimate::Absent(estimate)) => print_absent(args, estimate)?,
+        None => {}
     }
     Error::all(&report.problems).map(|()| Exit::Done)
 }

@@ -28,6 +28,7 @@ use unix::{Error, Exit, Result};
 /// what happens when a run is started again, and how its input files are verified.
 #[derive(Parser)]
 #[command(name = "train-stage", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
+#[command(group = clap::ArgGroup::new("look").args(["check", "dry_run"]))]
 struct Args {
     /// Task to train; TASK --help lists its configuration keys
     #[arg(required_unless_present = "warm_kernels", value_parser = names())]
@@ -60,14 +61,14 @@ struct Args {
     device: DeviceChoice,
     /// Check the configuration, the content of all input files, disk space and memory, which is predicted from small
     /// batches, and report every problem; do not train
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long)]
     check: bool,
     /// Measure a few updates, if they fit into memory, and report memory, time and cost of the run; do not train
     #[arg(long)]
     dry_run: bool,
-    /// With --dry-run: estimate memory, time and cost on GPUs that are not here, from the shapes of all operations:
-    /// h100, h200, a100-80 or a100-40, with :N for N GPUs; or for a memory such as 24GB. Nothing is computed
-    #[arg(long, value_name = "GPU", requires = "dry_run")]
+    /// With --check or --dry-run: estimate memory, time and cost on GPUs that are not here, from the shapes of all
+    /// operations: h100, h200, a100-80 or a100-40, with :N for N GPUs; or for a memory such as 24GB. Nothing is computed
+    #[arg(long, value_name = "GPU", requires = "look")]
     on: Option<Absent>,
     /// Run the first 50 updates this many times (3 if no number is given), without a run directory, and compare every
     /// tensor: print a hash of the parameters, or name the first tensor that differs and exit with 1

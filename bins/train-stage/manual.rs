@@ -29,6 +29,7 @@ EXAMPLES
   Estimate both on GPUs that are not here, or whether it fits into a GPU with 24 GB:
     $ train-stage codec -c codec.yaml --run codec --dry-run --on h100:2
     $ train-stage codec -c codec.yaml --run codec --dry-run --on 24GB
+    $ train-stage codec -c codec.yaml --run codec --check --on h100
   Train three times for 50 updates and compare the bits:
     $ train-stage codec -c codec.yaml --verify-determinism
   Train for 100 updates; the second command finds the run finished:

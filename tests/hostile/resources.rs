@@ -41,6 +41,24 @@ fn errors_name_the_limit_that_caused_them() {
     }
 }
 
+#[test]
+fn a_model_that_is_too_large_for_the_machine_is_not_tried() {
+    let copy = copy();
+    let options = "-c codec.yaml --run new -s model.hidden=2400 -s training.threads=1";
+    for look in ["--check", "--dry-run"] {
+        let script = format!("ulimit -S -v 655360; train-stage codec {options} {look}");
+        let output = shell(copy.path(), &script);
+        assert_eq!(output.status, Some(1), "{look}: {}", output.stderr);
+        assert!(output.stderr.contains("even a batch of 2 more than the"), "{}", output.stderr);
+        assert!(output.stderr.contains("--on"), "{}", output.stderr);
+    }
+    // On a GPU with more memory, the rest is checked here.
+    let script = format!("ulimit -S -v 655360; train-stage codec {options} --check --on h100");
+    let output = shell(copy.path(), &script);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stdout.contains("fits into 74.5 GiB"), "{}", output.stdout);
+}
+
 /// Root has no limit on threads, so the programs run as another user; they are started through a file descriptor
 /// because that user may lack access to the folders above them.
 #[test]

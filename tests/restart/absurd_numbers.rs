@@ -62,11 +62,11 @@ fn check(folder: &Path, name: &str) -> (usize, usize) {
                 checked += 1;
                 let run = folder.join("run");
                 tensor::Device::Cpu.reset_peak();
-                let report = learn::train::check(&loaded, tensor::Device::Cpu, &run);
+                let report = learn::train::check(&loaded, tensor::Device::Cpu, None, &run);
                 let bug = report.problems.iter().find(|fault| fault.exit == Exit::Bug);
                 assert!(bug.is_none(), "{given}: {bug:?}");
                 let peak = tensor::Device::Cpu.usage().peak;
-                let parameters = report.estimate.map_or(0, |estimate| estimate.parameters);
+                let parameters = report.estimate.map_or(0, |estimate| estimate.parameters());
                 assert!(peak < MEMORY + OF_PARAMETER * parameters, "{given}: {peak}");
             }
             Err(error) => {

@@ -5,21 +5,25 @@
 //! then kept in free lists by size class: after the first training step nothing is allocated from the system. Memory is
 //! written once before it is handed out, so its content is arbitrary but always initialized. Only large blocks of zeros
 //! are not faulted in until their first write: optimizer moments, for example, are not needed before the end of the
-//! first update.
+//! first update. When the system runs out of memory, free blocks of other sizes are returned to it: a validation needs
+//! other sizes than an update.
 
 use rustix::mm::{self, MapFlags, ProtFlags};
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::parallel;
-use unix::limits;
+use unix::{limits, memory};
 
 /// Alignment of blocks in bytes: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
 /// Blocks of at least this many bytes use transparent huge pages.
 const HUGE: usize = 2 << 20;
+/// Bytes that stay available to the rest of the process and to others.
+const RESERVE: usize = 512 << 20;
 
 /// Counters of the allocator, in bytes except `system_calls`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,6 +59,21 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
     free: BTreeMap::new(),
     usage: Usage { live: 0, peak: 0, held: 0, system_calls: 0 },
 });
+
+impl Pool {
+    /// Returns the large free blocks to the system.
+    fn release(&mut self) {
+        for (class, blocks) in self.free.split_off(&HUGE) {
+            self.usage.held -= class * blocks.len();
+            for block in blocks {
+                let block = ManuallyDrop::new(block);
+                // SAFETY: the range is part of a mapping of `fresh`, and nothing uses a free block.
+                let unmapped = unsafe { mm::munmap(block.start().cast(), class) };
+                debug_assert_eq!(unmapped, Ok(()));
+            }
+        }
+    }
+}
 
 fn pool() -> MutexGuard<'static, Pool> {
     // The pool is consistent at every point where a panic can happen.
@@ -92,6 +111,24 @@ impl Block {
         }
     }
 
+    /// Like [`Block::zeroed`], but the pages of large blocks take no memory before they are written, used or not.
+    pub(crate) fn untouched(bytes: usize) -> Block {
+        let class = size_class(bytes);
+        if class < HUGE {
+            return Self::zeroed(bytes);
+        }
+        let Some(block) = Self::cached(class) else {
+            return Self::fresh(class);
+        };
+        // SAFETY: the range is part of a private mapping of `fresh` and ours; its pages read as zeros afterwards.
+        let dropped =
+            unsafe { mm::madvise(block.start().cast(), class, mm::Advice::LinuxDontNeed) };
+        if dropped.is_err() {
+            block.clear();
+        }
+        block
+    }
+
     /// Takes a block of this size class from the free list, if there is one; counts the allocation in either case.
     fn cached(class: usize) -> Option<Block> {
         let mut pool = pool();
@@ -99,6 +136,11 @@ impl Block {
         pool.usage.peak = pool.usage.peak.max(pool.usage.live);
         let block = pool.free.get_mut(&class).and_then(Vec::pop);
         if block.is_none() {
+            let free = pool.usage.held + class - pool.usage.live;
+            let needed = (class + RESERVE) as u64;
+            if class.min(free) >= HUGE && memory::available().is_some_and(|left| left < needed) {
+                pool.release();
+            }
             pool.usage.held += class;
             pool.usage.system_calls += 1;
         }
@@ -120,8 +162,15 @@ impl Block {
         let mapped =
             unsafe { mm::mmap_anonymous(ptr::null_mut(), with_alignment, protection, flags) };
         let mapped = mapped.unwrap_or_else(|_| failed()).cast::<u8>();
+        let offset = mapped.align_offset(HUGE);
         // SAFETY: the offset is below HUGE, so at least `class` bytes of the mapping remain.
-        let start = unsafe { mapped.add(mapped.align_offset(HUGE)) };
+        let (start, end) = unsafe { (mapped.add(offset), mapped.add(offset + class)) };
+        for (unused, bytes) in [(mapped, offset), (end, HUGE - offset)] {
+            if bytes > 0 {
+                // SAFETY: the range was just mapped, is ours, and lies outside the block. Only saves addresses.
+                let _ = unsafe { mm::munmap(unused.cast(), bytes) };
+            }
+        }
         // SAFETY: the range was just mapped and is ours. Only a hint: everything also works without huge pages.
         let _ = unsafe { mm::madvise(start.cast(), class, mm::Advice::LinuxHugepage) };
         Block { start: NonNull::new(start).unwrap_or_else(|| failed()), bytes: class }
@@ -187,10 +236,27 @@ mod tests {
     }
 
     #[test]
+    fn large_free_blocks_are_returned_to_the_system() {
+        // Far more than other tests allocate meanwhile; the pages are not faulted in.
+        const LARGE: usize = 8 << 30;
+        let mut pool = Pool::default();
+        for bytes in [LARGE, HUGE, HUGE] {
+            let block = Block::fresh(size_class(bytes));
+            pool.usage.held += block.bytes;
+            pool.free.entry(block.bytes).or_default().push(block);
+        }
+        let before = memory::held().unwrap();
+        pool.release();
+        let after = memory::held().unwrap();
+        assert_eq!((pool.usage.held, pool.free.len()), (0, 0));
+        assert!(after + LARGE as u64 / 2 < before, "{before} {after}");
+    }
+
+    #[test]
     fn zeros_are_zeros_whether_fresh_or_used() {
         for bytes in [5_432_109, 1_234, 543_211] {
-            for _ in 0..2 {
-                let block = Block::zeroed(bytes);
+            for i in 0..4 {
+                let block = if i % 2 == 0 { Block::zeroed(bytes) } else { Block::untouched(bytes) };
                 // SAFETY: the block has at least `bytes` bytes and is not shared.
                 let all = unsafe { std::slice::from_raw_parts_mut(block.start(), bytes) };
                 assert!(all.iter().all(|byte| *byte == 0));

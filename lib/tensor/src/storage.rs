@@ -26,6 +26,11 @@ impl Storage {
         Storage::Host(Block::zeroed(bytes))
     }
 
+    /// Zeros on the host that take no memory before they are written, if they are many.
+    pub(crate) fn untouched(bytes: usize) -> Self {
+        Storage::Host(Block::untouched(bytes))
+    }
+
     pub(crate) fn device(&self) -> Device {
         match self {
             Storage::Host(_) | Storage::Borrowed(_) => Device::Cpu,

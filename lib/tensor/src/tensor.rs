@@ -82,6 +82,13 @@ impl Tensor {
         tensor
     }
 
+    /// Creates a tensor of zeros on the host that takes no memory before it is written, if it is large.
+    pub(crate) fn untouched(shape: &[usize], dtype: Dtype) -> Self {
+        let len: usize = shape.iter().product();
+        let storage = Arc::new(Storage::untouched(len * dtype.bytes()));
+        Self { storage, dtype, shape: Shape::from_slice(shape) }
+    }
+
     /// Sets every element to zero. If the memory is shared, the tensor gets new memory instead.
     pub fn zero(&mut self) {
         if !self.is_own() {

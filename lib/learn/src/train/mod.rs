@@ -31,7 +31,9 @@ pub use end::lost_a_rank;
 pub use guard::{Spike, SpikeDetector};
 pub use job::{Resume, TrainJob};
 pub use progress::Progress;
-pub use report::{Absent, AbsentEstimate, DryRun, Estimate, check, dry_run, estimate_absent};
+pub use report::{
+    Absent, AbsentEstimate, CheckedEstimate, DryRun, Estimate, check, dry_run, estimate_absent,
+};
 pub use start::{Origin, startup_failed};
 pub use step::{Learner, Pending, UpdateResult};
 pub use sync::{all_ok, broadcast, gather};

@@ -1,6 +1,6 @@
 //! Estimates the resources of a run on GPUs that this machine does not have, from the shapes of its ops.
 
-use crate::config::Precision;
+use crate::config::{Precision, Training};
 use crate::forward::Forward;
 use crate::params::ParamSet;
 use crate::task::{ConfiguredTask, Task};
@@ -133,6 +133,8 @@ pub struct AbsentEstimate {
     pub memory_bytes: f64,
     /// Memory that a GPU has, in bytes.
     pub available_bytes: f64,
+    /// Size of one checkpoint in bytes.
+    pub checkpoint_bytes: f64,
     /// Floating-point operations of an update on each GPU.
     pub flops: f64,
     /// Seconds of an update; null if only the memory of the GPU is known.
@@ -179,8 +181,25 @@ fn along(one: f64, two: f64, target: f64) -> f64 {
 /// Estimates memory, time and cost of a run on GPUs that are absent: no update is computed. Errors: those of opening the
 /// task; 78 if the batch cannot be divided among the GPUs.
 pub fn estimate(configured: &ConfiguredTask, on: Absent) -> Result<AbsentEstimate> {
+    of_training(configured, &configured.config.training, on)
+}
+
+/// Bytes that an update of `samples` samples in f32 needs before any block is recomputed, from the shapes of its ops.
+pub(super) fn memory_of(configured: &ConfiguredTask, samples: u64) -> Result<f64> {
+    let training = &configured.config.training;
+    let own = Training { batch_size: samples, amp: false, mem_budget: 1.0, ..training.clone() };
+    let here = Absent { gpu: None, count: 1, memory: 0.0 };
+    let found = of_training(configured, &own, here)?;
+    Ok(found.memory_bytes - found.memory.context)
+}
+
+/// [`estimate`] with other settings of training.
+fn of_training(
+    configured: &ConfiguredTask,
+    training: &Training,
+    on: Absent,
+) -> Result<AbsentEstimate> {
     let config = &configured.config;
-    let training = &config.training;
     if !training.batch_size.is_multiple_of(on.count) {
         return Err(Error::config(format!(
             "training.batch_size: {} samples cannot be divided among {} GPUs",
@@ -267,6 +286,7 @@ pub fn estimate(configured: &ConfiguredTask, on: Absent) -> Result<AbsentEstimat
         updates: training.updates,
         memory_bytes: memory.each().iter().map(|(_, bytes)| bytes).sum(),
         available_bytes: on.memory,
+        checkpoint_bytes: 4.0 * (trained + state as f64) + memory.average,
         memory,
         flops,
         seconds_per_update: times.map(|(seconds, ..)| seconds),

@@ -1,5 +1,6 @@
 //! Checks data, disk space and memory before a run. (The configuration was validated when it was loaded.)
 
+use super::absent::{self, Absent, AbsentEstimate};
 use super::estimate::{self, Estimate};
 use crate::checkpoint;
 use crate::task::ConfiguredTask;
@@ -10,43 +11,86 @@ use tensor::Device;
 use unix::space::{ensure_space, human_bytes};
 use unix::{Error, Exit, Result};
 
-/// Result of the checks: all problems found, and an estimate of the run if it could be measured.
+/// Result of the checks: all problems found, and an estimate of the run.
 pub struct DryRun {
     /// Problems, each with advice on how to fix it.
     pub problems: Vec<Error>,
     /// Estimate of the run; None if its data cannot be opened or an update failed.
-    pub estimate: Option<Estimate>,
+    pub estimate: Option<CheckedEstimate>,
 }
 
-/// Checks the data, the run directory, disk space and memory for a run.
-pub fn check(task: &ConfiguredTask, device: Device, run: &Path) -> DryRun {
-    let mut problems = bad_inputs(task, run);
-    let estimate = match estimate::without_times(task, device) {
-        Ok(estimate) => Some(estimate),
-        Err(error) => {
-            // If the data cannot be opened, the error has already been reported above.
-            if problems.is_empty() {
-                problems.push(error);
+/// An estimate of a run on the device that is used, or on one that is absent.
+pub enum CheckedEstimate {
+    /// On this machine.
+    Here(Estimate),
+    /// On absent GPUs.
+    Absent(AbsentEstimate),
+}
+
+impl CheckedEstimate {
+    /// Number of elements in the parameters.
+    pub fn parameters(&self) -> usize {
+        match self {
+            Self::Here(estimate) => estimate.parameters,
+            Self::Absent(estimate) => estimate.parameters,
+        }
+    }
+
+    fn checkpoint_bytes(&self) -> u64 {
+        match self {
+            Self::Here(estimate) => estimate.checkpoint_bytes as u64,
+            Self::Absent(estimate) => estimate.checkpoint_bytes as u64,
+        }
+    }
+
+    /// Returns the bytes that an update needs and those that are available, if these are fewer.
+    fn lacks_memory(&self, device: Device) -> Option<[u64; 2]> {
+        match self {
+            Self::Here(estimate) => {
+                let available = estimate.lacks_memory(device)?;
+                Some([estimate.memory_bytes as u64, available])
             }
+            Self::Absent(estimate) => {
+                let [needed, available] = [estimate.memory_bytes, estimate.available_bytes];
+                (needed > available).then_some([needed as u64, available as u64])
+            }
+        }
+    }
+}
+
+/// Checks the data, the run directory, disk space and memory for a run, here or on absent GPUs.
+pub fn check(task: &ConfiguredTask, device: Device, on: Option<Absent>, run: &Path) -> DryRun {
+    let mut problems = bad_inputs(task, run);
+    let estimate = match on {
+        None => estimate::without_times(task, device).map(CheckedEstimate::Here),
+        Some(on) => {
+            tensor::parallel::inside(|| absent::estimate(task, on)).map(CheckedEstimate::Absent)
+        }
+    };
+    // If the data cannot be opened, the error has already been reported above.
+    let estimate = match estimate {
+        Err(error) if problems.is_empty() => {
+            problems.push(error);
             None
         }
+        estimate => estimate.ok(),
     };
     if let Err(error) = writable(run) {
         problems.push(error);
     }
     if let Some(estimate) = &estimate {
-        let bytes = checkpoints(task).saturating_mul(estimate.checkpoint_bytes as u64);
+        let bytes = checkpoints(task).saturating_mul(estimate.checkpoint_bytes());
         if let Err(error) = ensure_space(&run.join("ckpt"), bytes) {
             problems.push(error);
         }
-        if let Some(available) = estimate.lacks_memory(device) {
+        if let Some([needed, available]) = estimate.lacks_memory(device) {
+            let of = if on.is_some() { "GPU has" } else { "machine has" };
+            let [needed, available] = [needed, available].map(human_bytes);
             problems.push(Error::new(
                 Exit::Failure,
                 format!(
-                    "memory: an update needs {}, the machine has {} available; \
-                     lower training.batch_size and raise training.accumulation",
-                    human_bytes(estimate.memory_bytes as u64),
-                    human_bytes(available)
+                    "memory: an update needs {needed}, the {of} {available} available; lower \
+                     training.batch_size and raise training.accumulation"
                 ),
             ));
         }

@@ -1,5 +1,6 @@
 //! Estimates the resources of a run: memory from small batches, time from a few real updates, which are then discarded.
 
+use super::absent::memory_of;
 use super::predict::predict;
 use crate::recompute::RecomputePlan;
 use crate::task::{self, ConfiguredTask};
@@ -8,7 +9,8 @@ use dist::Solo;
 use serde::Serialize;
 use std::time::{Duration, Instant};
 use tensor::Device;
-use unix::Result;
+use unix::space::human_bytes;
+use unix::{Error, Exit, Result};
 
 /// Number of updates measured, after the same number of warm-up updates.
 const MEASURED: u64 = 4;
@@ -71,6 +73,7 @@ pub(super) fn without_times(configured: &ConfiguredTask, device: Device) -> Resu
 }
 
 fn start(configured: &ConfiguredTask, device: Device) -> Result<Trainer<'_>> {
+    can_be_tried(configured, device)?;
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, false)?;
     Trainer::new(configured, device, &Solo, (task, params))
@@ -83,6 +86,35 @@ fn predicted(
 ) -> Result<Estimate> {
     let memory = predict(configured, trainer, device)?;
     Estimate::of(configured, trainer, memory)
+}
+
+/// Bytes of memory that a run could use: those that nothing uses, and those of this process. None for GPUs, whose memory
+/// other processes may use.
+fn available(device: Device) -> Option<u64> {
+    let free = unix::memory::available().filter(|_| device == Device::Cpu)?;
+    Some(free + unix::memory::resident().unwrap_or(0))
+}
+
+/// Returns an error if the smallest batches that [`predict`] tries need more memory than this machine has: they would be
+/// killed.
+fn can_be_tried(configured: &ConfiguredTask, device: Device) -> Result<()> {
+    let Some(available) = available(device) else { return Ok(()) };
+    let samples = configured.config.training.batch_size;
+    if memory_of(configured, samples.min(2))? < available as f64 {
+        return Ok(());
+    }
+    let needed = memory_of(configured, samples)?;
+    Err(Error::new(
+        Exit::Failure,
+        format!(
+            "memory: an update needs about {} (from the shapes of its operations), and even a batch of {} more than the \
+             {} that this machine has available; make the model or its samples smaller, or name the GPUs to train on \
+             with --on",
+            human_bytes(needed as u64),
+            samples.min(2),
+            human_bytes(available)
+        ),
+    ))
 }
 
 /// Returns the estimate with measured times and memory.
@@ -145,10 +177,8 @@ impl Estimate {
         })
     }
 
-    /// Returns the available memory in bytes if an update needs more. Always None for GPUs, whose memory other
-    /// processes may use.
+    /// Returns the available memory in bytes if an update needs more; None for GPUs.
     pub fn lacks_memory(&self, device: Device) -> Option<u64> {
-        let available = unix::memory::available().filter(|_| device == Device::Cpu);
-        available.filter(|available| *available < self.memory_bytes as u64)
+        available(device).filter(|available| *available < self.memory_bytes as u64)
     }
 }
