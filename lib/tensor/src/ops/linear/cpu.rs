@@ -17,13 +17,16 @@ const TILE: usize = 32;
 const TRANSPOSED: usize = 1 << 20;
 /// Maximum number of rows of dW that one thread computes at a time if dW is divided by its rows.
 const PART: usize = 384;
+/// The same if W has fewer than [`LARGE`] elements, so that there are enough parts for all threads.
+const SMALL_PART: usize = 256;
+const LARGE: usize = 512 << 10;
 /// Minimum number of such rows.
 const MIN_PART: usize = 64;
 /// Multiplications that are worth a thread.
 const TASK: usize = 512 * 1024;
-/// Limits on the partial sums of dW: their number and their total number of elements.
+/// Limits on the partial sums of dW: their number, and the elements of each, which are to stay in the L2 cache.
 const LANES: usize = 8;
-const LANE_ELEMENTS: usize = 4 << 20;
+const LANE_ELEMENTS: usize = 96 << 10;
 
 /// Computes z = x Wᵀ + b or, with `activated` (f, out), writes f(x Wᵀ + b) to out and f'(x Wᵀ + b) to z.
 pub(super) fn forward<T: Float>(
@@ -127,12 +130,12 @@ pub(super) fn backward<T: Float>(
         });
     }
     let dz = dy.read::<T>();
-    if n * k > LANE_ELEMENTS / LANES || rows <= ROWS {
+    if n * k > LANE_ELEMENTS || rows <= ROWS {
         return backward_by_columns(x, w, dz, [rows, k, n], [dx, dw, db]);
     }
     let row_blocks = rows.div_ceil(ROWS);
     // The assignment of rows to lanes depends only on sizes.
-    let lanes = row_blocks.clamp(1, LANES).min((LANE_ELEMENTS / (n * k).max(1)).max(1));
+    let lanes = row_blocks.clamp(1, LANES);
     let mut sums = Scratch::<T>::uninit(if dw.is_some() { lanes * n * k } else { 0 });
     let mut bias_sums = Scratch::<T>::zeroed(if db.is_some() { lanes * n } else { 0 });
     let (want_w, want_b) = (dw.is_some(), db.is_some());
@@ -186,6 +189,7 @@ fn backward_by_columns<T: Float>(
         .map(|grad| grad.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>()))));
     // Every part packs all of x, which only few rows make negligible.
     let columns = match rows > ROWS {
+        true if n * k < LARGE => SMALL_PART,
         true => PART,
         false => (TASK / (rows * k).max(1)).clamp(MIN_PART, PART),
     };

@@ -23,7 +23,8 @@ fn runs<const N: usize>(space: &Space<N>, run: impl Fn([usize; N], usize) + Send
     });
 }
 
-/// Writes f(i) to, or accumulates it into, each of `n` elements that start at `to` and are `stride` apart.
+/// Writes `n` values to, or accumulates them into, the elements that start at `to` and are `stride` apart. (An iterator
+/// over slices needs no checks of indices, which a function of the index does.)
 ///
 /// # Safety
 /// No other thread may access these elements.
@@ -32,18 +33,21 @@ unsafe fn write<T: Float>(
     out: &Shared<T>,
     (to, stride, n): (usize, usize, usize),
     add: bool,
-    f: impl Fn(usize) -> T,
+    values: impl Iterator<Item = T>,
 ) {
-    let one = |y: &mut T, i: usize| *y = if add { *y + f(i) } else { f(i) };
     if stride == 1 {
         // SAFETY: guaranteed by the caller.
         let out = unsafe { out.slice(to..to + n) };
-        vectorize!(out.iter_mut().enumerate().for_each(|(i, y)| one(y, i)));
+        vectorize!(match add {
+            true => out.iter_mut().zip(values).for_each(|(y, value)| *y += value),
+            false => out.iter_mut().zip(values).for_each(|(y, value)| *y = value),
+        });
     } else {
-        for i in 0..n {
+        for (i, value) in values.enumerate() {
             let at = to + i * stride;
             // SAFETY: guaranteed by the caller.
-            one(&mut unsafe { out.slice(at..at + 1) }[0], i);
+            let y = &mut unsafe { out.slice(at..at + 1) }[0];
+            *y = if add { *y + value } else { value };
         }
     }
 }
@@ -62,8 +66,8 @@ pub(super) fn copy<T: Float>(space: &Space<2>, x: &[T], out: &mut [T], scale: f6
         // SAFETY: the view of `out` has a distinct element for each index.
         unsafe {
             match dx {
-                1 => write(&out, (to, dy, n), add, |i| scale * x[i]),
-                _ => write(&out, (to, dy, n), add, |i| scale * x[i * dx]),
+                1 => write(&out, (to, dy, n), add, x.iter().map(move |x| scale * *x)),
+                _ => write(&out, (to, dy, n), add, (0..n).map(move |i| scale * x[i * dx])),
             }
         }
     });
@@ -96,9 +100,14 @@ fn map<T: Float>(
         // SAFETY: the view of `out` has a distinct element for each index.
         unsafe {
             match (da, db) {
-                (1, 1) => write(&out, (to, dy, n), add, |i| f(a[i], b[i])),
-                (1, 0) => write(&out, (to, dy, n), add, |i| f(a[i], b[0])),
-                _ => write(&out, (to, dy, n), add, |i| f(a[i * da], b[i * db])),
+                (1, 1) => {
+                    write(&out, (to, dy, n), add, a.iter().zip(b).map(|(a, b)| f(*a, *b)));
+                }
+                (1, 0) if n > 0 => {
+                    let (f, b) = (&f, b[0]);
+                    write(&out, (to, dy, n), add, a.iter().map(move |a| f(*a, b)));
+                }
+                _ => write(&out, (to, dy, n), add, (0..n).map(|i| f(a[i * da], b[i * db]))),
             }
         }
     });

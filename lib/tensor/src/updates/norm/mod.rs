@@ -80,10 +80,11 @@ fn on_cpu<T: Float>(x: &[T]) -> f64 {
     let mut total = [0.0_f64];
     reduce(x.len(), BLOCK_ELEMENTS, &mut total, |range, total| {
         let x = &x[range];
-        let mut lanes = [0.0; LANES];
-        vectorize!({
-            let chunks = x.chunks_exact(LANES);
-            for (lane, x) in lanes.iter_mut().zip(chunks.remainder()) {
+        // The sums must be local to the vectorized code: memory outside it is written after every addition.
+        let lanes = vectorize!({
+            let mut lanes = [0.0; LANES];
+            let (chunks, rest) = x.as_chunks::<LANES>();
+            for (lane, x) in lanes.iter_mut().zip(rest) {
                 *lane += x.f64() * x.f64();
             }
             for chunk in chunks {
@@ -91,6 +92,7 @@ fn on_cpu<T: Float>(x: &[T]) -> f64 {
                     *lane += x.f64() * x.f64();
                 }
             }
+            lanes
         });
         total[0] += fold(&lanes);
     });
