@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn large_free_blocks_are_returned_to_the_system() {
         // Far more than other tests allocate meanwhile; the pages are not faulted in.
-        const LARGE: usize = 8 << 30;
+        const LARGE: usize = 1 << 30;
         let mut pool = Pool::default();
         for bytes in [LARGE, HUGE, HUGE] {
             let block = Block::fresh(size_class(bytes));
