@@ -2,7 +2,7 @@
 
 use crate::common::{run, shell};
 use crate::man::prepare_lgdlm;
-use crate::records::{done, refused};
+use crate::records::{done, npy, refused};
 use learn::checkpoint::load;
 use learn::foreign;
 use report::evaluation::MetricsFile;
@@ -80,6 +80,19 @@ fn a_network_learns_both_directions_and_predicts_in_all() {
     );
     let texts = |text: &str| lines(text).iter().map(|own| own["text"].clone()).collect::<Vec<_>>();
     assert_eq!(texts(&there.stdout), texts(&both.stdout));
+    // The same vectors as an array.
+    let rows: Vec<Vec<f32>> =
+        found.iter().map(|own| serde_json::from_value(own["vector"].clone()).unwrap()).collect();
+    npy(&folder.join("vectors.npy"), &[5, 32], &rows.concat());
+    let from_array = "evaluate predict run --direction l2t --inputs vectors.npy -o rows.jsonl";
+    done(folder, from_array);
+    let from_array = lines(&fs::read_to_string(folder.join("rows.jsonl")).unwrap());
+    assert_eq!(
+        from_array.iter().map(|own| own["text"].clone()).collect::<Vec<_>>(),
+        texts(&there.stdout)
+    );
+    assert_eq!((&from_array[4]["row"], &from_array[4]["line"]), (&4.into(), &Value::Null));
+    npy(&folder.join("short.npy"), &[5, 31], &rows.concat()[..155]);
     let drawn = "evaluate predict run --direction unconditional --count 3 --temperature 1 --reveal ancestral -o -";
     assert_eq!(done(folder, drawn).stdout, done(folder, drawn).stdout);
     // A single step from noise would give the mean of all vectors three times.
@@ -100,6 +113,7 @@ fn a_network_learns_both_directions_and_predicts_in_all() {
     for (words, says) in [
         ("--direction t2l -o -", "--inputs: name a file with a text on each line"),
         ("--direction l2t --inputs data/test.jsonl -o -", "line 1: neither a JSON array"),
+        ("--direction l2t --inputs short.npy -o -", "short.npy: vectors of 31 values"),
         ("--direction unconditional --inputs data/test.jsonl -o -", "reads none"),
         ("--direction l2t --inputs vectors.jsonl -o texts.txt", "FILE.jsonl"),
     ] {

@@ -5,7 +5,7 @@ use super::sets::Record;
 use super::trained::{TOKENS, TrainedPair};
 use crate::evaluation::PredictRequest;
 use clap::FromArgMatches;
-use data::text::{Columns, Needs, NewText, NewTexts, NewVector, VectorLines};
+use data::text::{Columns, Needs, NewText, NewTexts, NewVector, NewVectors};
 use learn::evaluate::{JsonLines, Prediction, Predictor};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -84,6 +84,8 @@ pub struct Item {
     number: u64,
     /// The line of the input, from 1.
     line: Option<u64>,
+    /// The row of an array, from 0.
+    row: Option<u64>,
     id: Option<String>,
     text: Option<String>,
     vector: Option<Vec<f32>>,
@@ -92,7 +94,7 @@ pub struct Item {
 /// The input of rank 0.
 enum Source {
     Texts(Box<NewTexts>),
-    Vectors(Box<VectorLines>),
+    Vectors(Box<NewVectors>),
     /// Number of samples left.
     Nothing(u64),
 }
@@ -180,9 +182,12 @@ impl PairPredictor {
                 ));
             }
             (direction, None) => {
-                let what = if direction.reads_texts() { "text" } else { "vector" };
+                let (what, array) = match direction.reads_texts() {
+                    true => ("text", ""),
+                    false => ("vector", " or an array of vectors"),
+                };
                 return Err(Error::usage(format!(
-                    "--inputs: name a file with a {what} on each line, or - for stdin"
+                    "--inputs: name a file with a {what} on each line{array}, or - for stdin"
                 )));
             }
             (direction, Some(path)) if direction.reads_texts() => {
@@ -191,7 +196,7 @@ impl PairPredictor {
             }
             (_, Some(path)) => {
                 let dimension = self.model.preparation.normalisation.channels();
-                Source::Vectors(Box::new(VectorLines::open(path, dimension)?))
+                Source::Vectors(Box::new(NewVectors::open(path, dimension)?))
             }
         };
         let lines = match request.to == Path::new("-") {
@@ -199,7 +204,10 @@ impl PairPredictor {
             false => {
                 // stdin cannot be reread, so its predictions cannot be resumed.
                 let file = inputs.filter(|path| *path != Path::new("-"));
-                let hash = file.map(hash_file).transpose()?;
+                let hash = match &source {
+                    Source::Vectors(vectors) => vectors.hash()?,
+                    _ => file.map(hash_file).transpose()?,
+                };
                 let is_known = hash.is_some() || self.direction == Direction::Unconditional;
                 let identity = format!("{} {} {identity}", hash.unwrap_or_default(), self.count);
                 JsonLines::open(request.to, request.replace, is_known.then_some(&identity))?
@@ -266,7 +274,7 @@ impl PairPredictor {
 impl Source {
     /// Reads the next input, whose number is given.
     fn read(&mut self, number: u64) -> Result<Option<Item>> {
-        let empty = Item { number, line: None, id: None, text: None, vector: None };
+        let empty = Item { number, line: None, row: None, id: None, text: None, vector: None };
         match self {
             Self::Texts(texts) => {
                 let of =
@@ -274,8 +282,9 @@ impl Source {
                 Ok(texts.read()?.map(of))
             }
             Self::Vectors(lines) => {
-                let of = |NewVector { line, id, vector }| Item {
-                    line: Some(line),
+                let of = |NewVector { line, row, id, vector }| Item {
+                    line,
+                    row,
                     id,
                     vector: Some(vector),
                     ..empty
@@ -318,7 +327,7 @@ impl Predictor for PairPredictor {
         Ok((count > 0).then_some((items, count)))
     }
 
-    /// One line per input: its `line`, its `id` if it has one, the `text` and the `vector` that are predicted.
+    /// One line per input: its `line` or `row`, its `id` if it has one, the `text` and the `vector` that are predicted.
     fn predict(&self, items: Vec<Item>) -> Result<String> {
         let (texts, latents) = self.rows(&items)?;
         let normalisation = &self.model.preparation.normalisation;
@@ -327,6 +336,7 @@ impl Predictor for PairPredictor {
         for (i, item) in items.iter().enumerate() {
             let mut row = Map::new();
             item.line.iter().for_each(|line| _ = row.insert("line".into(), json!(line)));
+            item.row.iter().for_each(|own| _ = row.insert("row".into(), json!(own)));
             item.id.iter().for_each(|id| _ = row.insert("id".into(), json!(id)));
             if let Some(ids) = texts.get(i) {
                 row.insert("text".into(), self.model.text(ids)?.into());
