@@ -3,6 +3,8 @@
 //! A failed allocation aborts a Rust program, and overcommitted memory invokes the kernel's OOM killer. Sizes that
 //! depend on an input file or the command line are therefore compared with the available memory first.
 
+mod cgroup;
+
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
@@ -14,11 +16,13 @@ use crate::{Error, Result};
 const SMALL: u64 = 16 << 20;
 
 /// Returns the number of bytes that this process can still allocate: the memory that the kernel reports as available
-/// without swapping, or less if the address space is limited (`ulimit -v`). `None` if unknown.
+/// without swapping, or less if the address space (`ulimit -v`) or a control group (a SLURM job, a container) is limited.
+/// `None` if unknown.
 pub fn available() -> Option<u64> {
     let limit = getrlimit(Resource::As).current;
     let addresses = limit.map(|limit| limit.saturating_sub(held().unwrap_or(0)));
-    [addresses, kilobytes("/proc/meminfo", "MemAvailable:")].into_iter().flatten().min()
+    let machine = kilobytes("/proc/meminfo", "MemAvailable:");
+    [addresses, machine, cgroup::available()].into_iter().flatten().min()
 }
 
 /// Returns the size of the address space of this process in bytes.
