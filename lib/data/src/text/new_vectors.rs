@@ -22,7 +22,7 @@ pub struct NewVectors {
 }
 
 enum Input {
-    Lines(LineReader),
+    Lines(Box<LineReader>),
     /// An array, and the row that is read next.
     Rows(Vectors, usize),
 }
@@ -71,7 +71,7 @@ impl NewVectors {
                 true => HashedFile::new(io::stdin()),
                 false => HashedFile::open(path)?,
             };
-            let input = Input::Lines(LineReader::new(path, file));
+            let input = Input::Lines(Box::new(LineReader::new(path, file)));
             return Ok(Self { path: path.into(), dimension, input });
         }
         let options = VectorOptions { files: vec![path.into()], ..VectorOptions::default() };
