@@ -29,6 +29,7 @@ fn options_of_training_resume_to_the_bit_and_evaluate() {
     prepare(folder);
     let options = [
         ("adam", "-s optimizer.method.kind=adam -s data.bucket_batches=4"),
+        ("8bit", "-s optimizer.method.kind=adamw8bit -s model.encoder.hidden_size=64"),
         ("lion", "-s optimizer.method.kind=lion -s model.head.pooling=attention"),
         ("lamb", "-s optimizer.method.kind=lamb -s 'loss.focal={gamma: 2.0, alpha: 0.25}'"),
         (
@@ -52,7 +53,7 @@ fn options_of_training_resume_to_the_bit_and_evaluate() {
         done(folder, &format!("evaluate score {name} --data tokens -o {name}-scores"));
     }
     // Whatever is recomputed in the backward pass, the bits are the same.
-    let again = format!("{SMALL} {} -s checkpoint.every=8 -s training.mem_budget=0", options[1].1);
+    let again = format!("{SMALL} {} -s checkpoint.every=8 -s training.mem_budget=0", options[2].1);
     done(folder, &format!("{again} --run recomputed"));
     assert!(state("lion") == state("recomputed"));
     // Frozen parameters are not among the trained ones.
@@ -67,7 +68,7 @@ fn options_of_training_resume_to_the_bit_and_evaluate() {
         folder,
         &format!("{SMALL} --run other -s optimizer.method.kind=adamw_8bit"),
         78,
-        "adamw, muon, adam, lion, lamb, adafactor, sgd",
+        "adamw, adamw8bit, muon, adam, lion, lamb, adafactor, sgd",
     );
     refused(
         folder,

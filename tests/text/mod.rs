@@ -117,7 +117,7 @@ fn two_ranks_learn_texts_with_the_bits_of_one() {
         done(folder, &format!("{ranks} {run} {options} {shards} --run {method}-2"));
         ["1", "2"].map(|ranks| weights(format!("{method}-{ranks}")))
     };
-    for method in ["adam", "lion", "lamb", "adafactor"] {
+    for method in ["adam", "adamw8bit", "lion", "lamb", "adafactor"] {
         let [one, two] = pair(method, true);
         assert!(one == two, "{method}");
     }

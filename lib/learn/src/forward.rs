@@ -26,7 +26,7 @@ impl Typed {
 
     /// Adds casts of the variables whose floating-point dtype differs from `dtype`.
     fn computing_in(mut self, tape: &Tape, dtype: Dtype) -> Result<Self> {
-        let is_cast = |v: &Var| v.value().dtype() != Dtype::I32 && v.value().dtype() != dtype;
+        let is_cast = |v: &Var| v.value().dtype().is_float() && v.value().dtype() != dtype;
         let wanted: Vec<&Var> = self.stored.iter().filter(|v| is_cast(v)).collect();
         if !wanted.is_empty() {
             let mut cast = tape.cast_all(&wanted, dtype)?.into_iter();
@@ -234,7 +234,7 @@ impl<'a> Forward<'a> {
     /// batch.
     pub fn constant(&self, tensor: &Tensor) -> Result<Var> {
         let tensor = match (tensor.device(), tensor.dtype()) {
-            (Device::Cpu, Dtype::I32) => kernel::constant(tensor, self.device())?,
+            (Device::Cpu, dtype) if !dtype.is_float() => kernel::constant(tensor, self.device())?,
             (Device::Cpu, _) => kernel::constant(&tensor.to_dtype(self.dtype()), self.device())?,
             _ => tensor.clone(),
         };

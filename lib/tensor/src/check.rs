@@ -141,7 +141,7 @@ fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
 
 /// Casts `x` to `dtype` unless it holds indices (i32).
 fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
-    if x.dtype() == Dtype::I32 { x.clone() } else { x.to_dtype(dtype) }
+    if !x.dtype().is_float() { x.clone() } else { x.to_dtype(dtype) }
 }
 
 fn dot(a: &Tensor, b: &Tensor) -> f64 {
@@ -171,7 +171,7 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
             .iter()
             .zip(&v)
             .map(|(x, v)| {
-                if x.dtype() == Dtype::I32 {
+                if !x.dtype().is_float() {
                     return x.clone();
                 }
                 let sum: Vec<f64> =
@@ -231,7 +231,7 @@ pub fn tolerance(dtype: Dtype, terms: usize) -> f64 {
 fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
     let random = Philox::new(seed, Purpose::Test);
     let off = |sample: u64, tensor: &Tensor| {
-        if tensor.dtype() == Dtype::I32 {
+        if !tensor.dtype().is_float() {
             return tensor.clone();
         }
         let values = tensor.to_f64().into_iter().zip(0..).map(|(x, i)| {
@@ -286,7 +286,7 @@ pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Res
     let before = (100..)
         .zip(&inputs)
         .map(|(i, x)| {
-            let of_gradient = if x.dtype() == Dtype::I32 { dtype } else { x.dtype() };
+            let of_gradient = if !x.dtype().is_float() { dtype } else { x.dtype() };
             draw(x.shape(), &Draw::Uniform(1.0, 2.0), seed, i).to_dtype(of_gradient)
         })
         .collect();

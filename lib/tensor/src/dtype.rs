@@ -19,12 +19,20 @@ pub enum Dtype {
     F16,
     /// A 32-bit integer: an index, a class or a token.
     I32,
+    /// A byte: the code of a number in 8 bits.
+    U8,
 }
 
 impl Dtype {
+    /// Whether the elements are floating-point numbers.
+    pub fn is_float(self) -> bool {
+        !matches!(self, Dtype::I32 | Dtype::U8)
+    }
+
     /// Bytes per element.
     pub fn bytes(self) -> usize {
         match self {
+            Dtype::U8 => 1,
             Dtype::Bf16 | Dtype::F16 => 2,
             Dtype::F32 | Dtype::I32 => 4,
             Dtype::F64 => 8,
@@ -39,7 +47,7 @@ impl Dtype {
             Dtype::F32 => f64::from(f32::EPSILON) / 2.0,
             Dtype::F16 => f64::from(f16::EPSILON) / 2.0,
             Dtype::Bf16 => f64::from(bf16::EPSILON) / 2.0,
-            Dtype::I32 => 0.0,
+            Dtype::I32 | Dtype::U8 => 0.0,
         }
     }
 }
@@ -52,6 +60,7 @@ impl std::fmt::Display for Dtype {
             Dtype::Bf16 => "bf16",
             Dtype::F16 => "f16",
             Dtype::I32 => "i32",
+            Dtype::U8 => "u8",
         })
     }
 }
@@ -105,6 +114,7 @@ element! {
     bf16, Bf16, f64::from, |x| bf16::from_f32(round_to_odd(x));
     f16, F16, f64::from, |x| f16::from_f32(round_to_odd(x));
     i32, I32, f64::from, |x: f64| x.round() as i32;
+    u8, U8, f64::from, |x: f64| x.round() as u8;
 }
 
 /// Runs the body with `T` as the Rust type of `dtype`.
@@ -130,6 +140,10 @@ macro_rules! with_element {
             }
             $crate::Dtype::I32 => {
                 type $T = i32;
+                $body
+            }
+            $crate::Dtype::U8 => {
+                type $T = u8;
                 $body
             }
         }

@@ -78,6 +78,7 @@ impl FileDtype {
             Self::F16 => Dtype::F16,
             Self::Bf16 => Dtype::Bf16,
             Self::I32 => Dtype::I32,
+            Self::U8 => Dtype::U8,
             _ => return None,
         })
     }
@@ -123,6 +124,7 @@ impl From<Dtype> for FileDtype {
             Dtype::F16 => Self::F16,
             Dtype::Bf16 => Self::Bf16,
             Dtype::I32 => Self::I32,
+            Dtype::U8 => Self::U8,
         }
     }
 }

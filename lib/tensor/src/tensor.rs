@@ -7,6 +7,7 @@ use crate::kernel::memory::DeviceBuffer;
 use crate::storage::{Access, Borrowed, Storage};
 use crate::with_element;
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 use unix::Result;
 
@@ -172,6 +173,29 @@ impl Tensor {
         let len: usize = shape.iter().product();
         assert_eq!(len, self.len(), "reshape of {:?} to {shape:?}", self.shape);
         Self { storage: self.storage.clone(), dtype: self.dtype, shape: Shape::from_slice(shape) }
+    }
+
+    /// Returns the rows `rows` of a tensor on a device, along its first axis, to write to its memory, which is copied
+    /// first if it is shared, also with an earlier part. The first row must start at a multiple of 256 bytes.
+    ///
+    /// # Panics
+    /// If there are fewer rows, they are not aligned, or the tensor is on the host.
+    pub(crate) fn part_of_rows_mut(&mut self, rows: Range<usize>) -> Self {
+        self.make_unique();
+        self.part_of_rows(rows)
+    }
+
+    /// The same for reading.
+    pub(crate) fn part_of_rows(&self, rows: Range<usize>) -> Self {
+        let (all, rest) = (self.shape[0], &self.shape[1..]);
+        let bytes = rest.iter().product::<usize>() * self.dtype.bytes();
+        assert!(rows.start <= rows.end && rows.end <= all, "rows {rows:?} of {:?}", self.shape);
+        let offset = rows.start * bytes;
+        assert!(offset.is_multiple_of(256), "rows {rows:?} of {:?} are not aligned", self.shape);
+        let (address, owner) = (self.address() + offset as u64, self.storage.clone());
+        let shape = [&[rows.len()], rest].concat();
+        // SAFETY: these elements lie in the memory of `owner`, and a device accesses them in stream order.
+        unsafe { Self::from_device_parts(self.device(), address, (&shape, self.dtype), owner) }
     }
 
     /// Returns the bytes of a tensor on the host for writing; shared memory is copied first.

@@ -49,8 +49,8 @@ pub(crate) fn split(
     let mut lengths: Vec<(String, usize)> = Vec::new();
     for (name, tensor) in &tensors {
         match lengths.last_mut().filter(|(last, _)| *last == parameter(name)) {
-            Some((_, length)) => *length += tensor.len(),
-            None => lengths.push((parameter(name), tensor.len())),
+            Some((_, length)) => *length += tensor.bytes(),
+            None => lengths.push((parameter(name), tensor.bytes())),
         }
     }
     let parts = parts(&lengths.iter().map(|(_, length)| *length).collect::<Vec<_>>(), count);
@@ -134,13 +134,13 @@ mod tests {
     #[test]
     fn what_is_kept_of_a_parameter_stays_together() {
         let t = |n: usize| Tensor::from_slice(&vec![1.0_f32; n], &[n]);
-        let names = ["a.w.m", "a.w.v", "a.b.m", "a.b.v", "c.m", "c.v"];
+        let names = ["a.w.m", "a.w.v_absmax", "a.b.m", "a.b.v", "c.m", "c.v"];
         let tensors: Vec<_> =
             names.iter().zip([4, 4, 1, 1, 6, 6]).map(|(n, len)| (n.to_string(), t(len))).collect();
         let files = split(tensors, 2);
         let names = |at: usize| files[at].1.iter().map(|(n, _)| n.as_str()).collect::<Vec<_>>();
         assert_eq!(files[1].0, "optim-1-of-2");
-        assert_eq!(names(0), ["a.w.m", "a.w.v", "a.b.m", "a.b.v"]);
+        assert_eq!(names(0), ["a.w.m", "a.w.v_absmax", "a.b.m", "a.b.v"]);
         assert_eq!(names(1), ["c.m", "c.v"]);
     }
 }

@@ -1,8 +1,8 @@
 use crate::params::ParamSet;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tensor::Tensor;
-use tensor::updates::adafactor::Adafactor;
+use tensor::updates::{adafactor::Adafactor, adamw8bit};
+use tensor::{Dtype, Tensor};
 use unix::text::matches;
 use unix::{Error, Result};
 
@@ -63,6 +63,16 @@ pub enum Method {
         #[serde(default = "betas")]
         betas: [f64; 2],
         /// Added to the denominator, ε.
+        #[serde(default = "epsilon")]
+        epsilon: f64,
+    },
+    /// AdamW with averages in 8 bits (Dettmers et al. 2022): a quarter of the memory for them. Parameters with fewer than 4096
+    /// elements have averages in f32.
+    AdamW8bit {
+        /// β₁ and β₂, as for AdamW.
+        #[serde(default = "betas")]
+        betas: [f64; 2],
+        /// ε, as for AdamW.
         #[serde(default = "epsilon")]
         epsilon: f64,
     },
@@ -233,6 +243,7 @@ impl Optimizer {
     pub fn corrected(&self) -> [f64; 2] {
         match self.method {
             Method::AdamW { betas, .. }
+            | Method::AdamW8bit { betas, .. }
             | Method::Adam { betas, .. }
             | Method::Lamb { betas, .. }
             | Method::Muon { betas, .. } => betas,
@@ -240,14 +251,16 @@ impl Optimizer {
         }
     }
 
-    /// Number of elements of the state of a parameter.
-    pub fn state_elements(&self, value: &Tensor) -> usize {
-        self.moments(value).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    /// Size of the state of a parameter in bytes.
+    pub fn state_bytes(&self, value: &Tensor) -> usize {
+        let bytes = |moment: &Moment| moment.shape.iter().product::<usize>() * moment.dtype.bytes();
+        self.moments(value).iter().map(bytes).sum()
     }
 
-    /// Names and shapes of the state tensors stored for a parameter.
-    pub(super) fn moments(&self, value: &Tensor) -> Vec<(&'static str, Vec<usize>)> {
+    /// The state tensors stored for a parameter.
+    pub(super) fn moments(&self, value: &Tensor) -> Vec<Moment> {
         let shape = value.shape();
+        let f32 = |name, shape| Moment { name, shape, dtype: Dtype::F32 };
         let names: &[_] = match self.method {
             Method::Muon { filters, .. } => match shape.len() {
                 2 => &["momentum"],
@@ -255,16 +268,31 @@ impl Optimizer {
                 _ => &["m", "v"],
             },
             Method::AdamW { .. } | Method::Adam { .. } | Method::Lamb { .. } => &["m", "v"],
+            Method::AdamW8bit { .. } if value.len() < adamw8bit::MIN_ELEMENTS => &["m", "v"],
+            Method::AdamW8bit { .. } => {
+                let codes = |name| Moment { name, shape: shape.to_vec(), dtype: Dtype::U8 };
+                let largest = |name| f32(name, vec![adamw8bit::count(value.len())]);
+                return vec![codes("m"), codes("v"), largest("m_absmax"), largest("v_absmax")];
+            }
             Method::Lion { .. } => &["m"],
             Method::Sgd { .. } => &["momentum"],
             Method::Adafactor { .. } => {
                 let shapes = Adafactor::state_shapes(shape);
                 let names: &[_] = if shapes.len() == 2 { &["rows", "columns"] } else { &["v"] };
-                return names.iter().copied().zip(shapes).collect();
+                return names.iter().zip(shapes).map(|(name, shape)| f32(name, shape)).collect();
             }
         };
-        names.iter().map(|name| (*name, shape.to_vec())).collect()
+        names.iter().map(|name| f32(name, shape.to_vec())).collect()
     }
+}
+
+/// One state tensor of a parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Moment {
+    /// Follows the name of the parameter and a point in a checkpoint.
+    pub name: &'static str,
+    pub shape: Vec<usize>,
+    pub dtype: Dtype,
 }
 
 /// Constants that several rules share, for checks; a valid value where a rule has no such constant.
@@ -279,6 +307,7 @@ impl Method {
         let none = Constants { betas: [0.0; 2], epsilon: 1.0, momentum: 0.0 };
         match *self {
             Self::AdamW { betas, epsilon }
+            | Self::AdamW8bit { betas, epsilon }
             | Self::Adam { betas, epsilon }
             | Self::Lamb { betas, epsilon } => Constants { betas, epsilon, ..none },
             Self::Muon { betas, epsilon, momentum, .. } => Constants { betas, epsilon, momentum },

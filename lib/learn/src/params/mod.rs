@@ -140,6 +140,12 @@ impl Params {
                     tensor.shape()
                 )));
             }
+            if !value.dtype().is_float() {
+                return Err(Error::data(format!(
+                    "parameter {name} has the type {} in the checkpoint: not a floating-point number",
+                    value.dtype()
+                )));
+            }
             *tensor = value.to_dtype(tensor.dtype()).to_device(tensor.device())?;
         }
         match values.iter().find(|(n, _)| !self.entries.iter().any(|(m, _)| m == n)) {

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::sum::add_all;
 use tensor::updates::{
-    Parameter, adafactor::Adafactor, adamw::AdamW, ema, lamb::Lamb, lion::Lion, muon::Muon, norm,
-    norm::global_norm, sgd::Sgd,
+    Parameter, adafactor::Adafactor, adamw::AdamW, adamw8bit, adamw8bit::AdamW8bit, ema,
+    lamb::Lamb, lion::Lion, muon::Muon, norm, norm::global_norm, sgd::Sgd,
 };
 use tensor::{Dtype, Tensor, kernel};
 use unix::Result;
@@ -16,6 +16,10 @@ struct Work {
     value: Tensor,
     gradient: Tensor,
     moments: [Tensor; 2],
+    /// Averages in 8 bits.
+    codes: [Tensor; 2],
+    /// The largest magnitudes of their blocks.
+    largest: [Tensor; 2],
     /// One number for each row and for each column of the parameter.
     factors: [Tensor; 2],
     loss: Tensor,
@@ -68,6 +72,20 @@ pub const UPDATES: &[Update] = &[
                 coupled: false,
             };
             let (rate, weight_decay, moments) = (1.0, 0.01, [m, v]);
+            let parameter = Parameter { rate, weight_decay, gradient, value, moments };
+            adamw.apply_all(control, [parameter]);
+            Ok(())
+        },
+    },
+    Update {
+        name: "adamw8bit",
+        moves: 4,
+        step: |Work {
+                   value, gradient, codes: [m, v], largest: [top_m, top_v], control, ..
+               }| {
+            let (learning_rate, betas, epsilon) = (LEARNING_RATE, RULE.betas, 1e-8);
+            let adamw = AdamW8bit { learning_rate, betas, epsilon };
+            let (rate, weight_decay, moments) = (1.0, 0.01, [m, v, top_m, top_v]);
             let parameter = Parameter { rate, weight_decay, gradient, value, moments };
             adamw.apply_all(control, [parameter]);
             Ok(())
@@ -165,12 +183,16 @@ pub fn times(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
     let full = |n, x| Tensor::full(&[n], x, Dtype::F32).to_device(device);
     // A matrix, for the updates that treat matrices differently.
     let matrix = |x| full(elements, x).map(|t| t.reshape(&[ROWS, elements / ROWS]));
+    let codes = || Tensor::full(&[elements], 200.0, Dtype::U8).to_device(device);
+    let largest = || full(adamw8bit::count(elements), 0.3);
     let before = StepControl { applied: true, steps: 9, ..StepControl::default() };
     let before = RULE.decide(&before, [0.5, 0.1], 1.0, LEARNING_RATE);
     let mut work = Work {
         value: matrix(0.5)?,
         gradient: matrix(1e-6)?,
         moments: [matrix(0.2)?, matrix(0.3)?],
+        codes: [codes()?, codes()?],
+        largest: [largest()?, largest()?],
         factors: [full(ROWS, 0.2)?, full(elements / ROWS, 0.3)?],
         loss: full(1, 0.5)?,
         weight: full(1, 1.0)?,

@@ -65,6 +65,7 @@ pub const SOURCES: &[&Source] = &[
     &functions::top_k::cuda::SOURCE,
     &updates::adafactor::SOURCE,
     &updates::adamw::SOURCE,
+    &updates::adamw8bit::SOURCE,
     &updates::decision::SOURCE,
     &updates::ema::SOURCE,
     &updates::lamb::SOURCE,

@@ -17,6 +17,7 @@ pub mod group_norm;
 pub mod hyper_connection;
 pub mod interpolate;
 pub mod linear;
+pub mod linear_cross_entropy;
 pub mod matmul;
 pub mod narrow;
 pub mod normalization;
@@ -60,6 +61,7 @@ pub const ALL: &[Entry] = &[
     ("interpolate", interpolate::cases),
     ("layernorm", normalization::layernorm_cases),
     ("linear", linear::cases),
+    ("linear_cross_entropy", linear_cross_entropy::cases),
     ("narrow", narrow::cases),
     ("permute", permute::cases),
     ("pool", pool::cases),

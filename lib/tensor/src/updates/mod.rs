@@ -4,6 +4,7 @@
 
 pub mod adafactor;
 pub mod adamw;
+pub mod adamw8bit;
 pub mod decision;
 pub mod ema;
 pub mod lamb;

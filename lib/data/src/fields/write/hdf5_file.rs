@@ -60,7 +60,7 @@ fn keep_place(group: &hdf5::Group, name: &str, dims: &[usize], dtype: Dtype) -> 
     let dataset = match dtype {
         Dtype::F32 => builder.empty::<f32>().shape(dims).create(name)?,
         Dtype::F16 => builder.empty::<half::f16>().shape(dims).create(name)?,
-        Dtype::F64 | Dtype::Bf16 | Dtype::I32 => {
+        Dtype::F64 | Dtype::Bf16 | Dtype::I32 | Dtype::U8 => {
             return Err(hdf5::Error::from(format!("HDF5 files hold f32 or f16, not {dtype}")));
         }
     };

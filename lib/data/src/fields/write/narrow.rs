@@ -15,7 +15,9 @@ pub(super) fn encode_as<'a>(
         let (bytes, is_finite) = match dtype {
             Dtype::F16 => (f16::from_f32(value).to_le_bytes(), f16::from_f32(value).is_finite()),
             Dtype::Bf16 => (bf16::from_f32(value).to_le_bytes(), bf16::from_f32(value).is_finite()),
-            Dtype::F32 | Dtype::F64 | Dtype::I32 => return Ok(bytemuck::cast_slice(values)),
+            Dtype::F32 | Dtype::F64 | Dtype::I32 | Dtype::U8 => {
+                return Ok(bytemuck::cast_slice(values));
+            }
         };
         if value.is_finite() && !is_finite {
             return Err(at);

@@ -166,6 +166,7 @@ fn kind(dtype: Dtype) -> Result<ncclDataType_t> {
         Dtype::Bf16 => Ok(ncclDataType_t::ncclBfloat16),
         Dtype::F16 => Ok(ncclDataType_t::ncclFloat16),
         Dtype::I32 => Ok(ncclDataType_t::ncclInt32),
+        Dtype::U8 => Ok(ncclDataType_t::ncclUint8),
     }
 }
 

@@ -237,13 +237,13 @@ fn of_training(
     let kept = training.mem_budget.clamp(0.0, 1.0);
     let (trained, all) = (params.trained.count() as f64, params.count() as f64);
     let owned = if config.optimizer.shard { on.count as f64 } else { 1.0 };
-    let state: usize = params.trained.tensors().map(|t| config.optimizer.state_elements(t)).sum();
+    let state: usize = params.trained.tensors().map(|t| config.optimizer.state_bytes(t)).sum();
     let largest = ops.iter().map(|op| op.read + op.written).fold(0.0, f64::max);
     let memory = MemoryParts {
         parameters: 4.0 * all,
         copies: if dtype == Dtype::F32 { 0.0 } else { 2.0 * all },
         gradients: 4.0 * trained,
-        optimizer: 4.0 * state as f64 / owned,
+        optimizer: state as f64 / owned,
         average: if training.ema.is_some() { 4.0 * trained } else { 0.0 },
         activations: kept * along(one.activations, two.activations, target),
         workspace: largest,

@@ -102,9 +102,10 @@ DEVICE float focal_slope(float gamma, float log_p) {
 }
 
 // dx (+)= dy·weight·(softmax(x) - kept·[target] - smoothing/classes); dy [1]. 0 for an ignored row, whatever its logits.
+// dx may be x unless the loss is focal, for which every thread reads the logit of the target.
 KERNEL(cross_entropy_backward, 512)
-(const element* __restrict__ x, const int* __restrict__ targets, const float* __restrict__ weights,
- const float* __restrict__ stats, const float* __restrict__ dy, element* __restrict__ dx, int classes,
+(const element* x, const int* __restrict__ targets, const float* __restrict__ weights,
+ const float* __restrict__ stats, const float* __restrict__ dy, element* dx, int classes,
  int ignore, float kept, float smoothing, float gamma, int add) {
   int row = blockIdx.x;
   const element* from = x + (long long)row * classes;

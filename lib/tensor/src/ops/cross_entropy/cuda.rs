@@ -25,17 +25,48 @@ fn numbers(op: &CrossEntropy) -> [Arg<'static>; 4] {
     [Arg::from(op.ignore), kept, smoothing, gamma]
 }
 
+/// Two tensors with a row or an element for each row, and the weights of the rows, if there are any.
+type RowInputs<'a> = (&'a Tensor, &'a Tensor, Option<&'a Tensor>);
+
+/// Writes the loss of each row [R], and its maximum and log-sum [R, 2], given logits, targets and weights.
+pub(crate) fn losses_of_rows(
+    op: &CrossEntropy,
+    (x, targets, weights): RowInputs<'_>,
+    losses: &mut Tensor,
+    stats: &mut Tensor,
+) {
+    let args = args![x, targets, weights, losses, stats, x.width()];
+    let args = [args, &numbers(op)].concat();
+    SOURCE.launch(x.dtype(), "cross_entropy_rows", grid(x), &args);
+}
+
+/// Writes the sum of the losses of all rows; `dtype` is that of the logits.
+pub(crate) fn sum_of_losses(losses: &Tensor, dtype: Dtype, out: &mut Tensor) {
+    let args = args![losses, out, losses.len()];
+    SOURCE.launch(dtype, "cross_entropy_sum", Grid::new(1, 1024), args);
+}
+
+/// Replaces logits by their gradient, given targets, maximum and log-sum of each row, and weights.
+pub(crate) fn gradient_in_place(
+    op: &CrossEntropy,
+    (targets, stats, weights): RowInputs<'_>,
+    dy: &Tensor,
+    x: &mut Tensor,
+) {
+    let (dtype, grid, classes) = (x.dtype(), grid(x), x.width());
+    let x = Arg::from(x);
+    let args = [&[x][..], args![targets, weights, stats, dy], &[x], args![classes]].concat();
+    let args = [&args, &numbers(op)[..], args![false]].concat();
+    SOURCE.launch(dtype, "cross_entropy_backward", grid, &args);
+}
+
 impl Launch for CrossEntropy {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, targets, weights) = (inputs[0], inputs[1], inputs.get(2).copied());
-        let (rows, classes) = (x.rows(), x.width());
         let floats = |shape: &[usize]| Tensor::empty_on(x.device(), shape, Dtype::F32);
-        let (mut losses, mut stats) = (floats(&[rows]), floats(&[rows, 2]));
-        let args = args![x, targets, weights, &mut losses, &mut stats, classes];
-        let args = [args, &numbers(self)].concat();
-        SOURCE.launch(x.dtype(), "cross_entropy_rows", grid(x), &args);
-        let args = args![&losses, out, rows];
-        SOURCE.launch(x.dtype(), "cross_entropy_sum", Grid::new(1, 1024), args);
+        let (mut losses, mut stats) = (floats(&[x.rows()]), floats(&[x.rows(), 2]));
+        losses_of_rows(self, (x, targets, weights), &mut losses, &mut stats);
+        sum_of_losses(&losses, x.dtype(), out);
         saved(inputs, stats)
     }
 

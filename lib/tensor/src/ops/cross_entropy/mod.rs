@@ -12,7 +12,7 @@
 //! loss is multiplied by (1 - p)^γ, and dx by (1 - p)^γ - γ·p·(1 - p)^(γ-1)·log p. This requires ε = 0.
 
 mod cpu;
-mod cuda;
+pub(crate) mod cuda;
 
 pub use cuda::SOURCE;
 
