@@ -198,7 +198,8 @@ pub struct Builder {
 impl Builder {
     /// Creates a builder whose random values depend only on `seed` and the position of each parameter.
     pub fn new(seed: u64) -> Self {
-        let most = unix::memory::available().map_or(u64::MAX, |bytes| bytes / 4);
+        // Parameters are allocated up to this limit, beyond which a control group kills the process.
+        let most = unix::memory::available().map_or(u64::MAX, |bytes| bytes / 10 * 9 / 4);
         Self {
             random: Philox::new(seed, Purpose::Weights),
             prefix: String::new(),
