@@ -389,6 +389,9 @@ rows = lambda x, t, w: focal(x.softmax(1).gather(1, t[:, None])[:, 0], w)
 op("cross_entropy_focal", rows, constant=("w",), x=normal(9, 3, scale=3), target=target, w=normal(9).abs())
 gated = lambda x, y, m: x + (1 + m[:, None, 7:14]) * y
 op("residual_gated", gated, x=normal(4, 3, 7), y=normal(4, 3, 7), m=normal(4, 21))
+scale = constants("low_rank", scale=2.5)["scale"]
+update = lambda y, x, a, b: y + scale * F.linear(F.linear(x, a), b)
+op("low_rank", update, y=normal(3, 5, 13), x=normal(3, 5, 19), a=normal(4, 19), b=normal(13, 4))
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

@@ -37,9 +37,10 @@ pub fn draw(shape: &[usize], draw: &Draw, seed: u64, input: u64) -> Tensor {
     Tensor::from_slice(&values, shape)
 }
 
-/// Draws the inputs of a case in f64.
+/// Draws the inputs of a case for a computation in f64.
 pub fn inputs(case: &Case, seed: u64) -> Vec<Tensor> {
-    (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i)).collect()
+    let drawn = (0..).zip(&case.inputs).map(|(i, (shape, d))| draw(shape, d, seed, i));
+    case.inputs_in(&drawn.collect::<Vec<_>>(), Dtype::F64)
 }
 
 /// Runs a case's op on the device of `inputs`; returns the output and the tensors saved for the backward pass.
@@ -139,11 +140,6 @@ fn requests(case: &Case, before: &[Tensor]) -> Vec<Vec<Gradient>> {
     all
 }
 
-/// Casts `x` to `dtype` unless it holds indices (i32).
-fn float_to(x: &Tensor, dtype: Dtype) -> Tensor {
-    if !x.dtype().is_float() { x.clone() } else { x.to_dtype(dtype) }
-}
-
 fn dot(a: &Tensor, b: &Tensor) -> f64 {
     a.to_f64().iter().zip(b.to_f64()).map(|(a, b)| a * b).sum()
 }
@@ -171,7 +167,7 @@ pub fn gradient_error(case: &Case, seed: u64) -> f64 {
             .iter()
             .zip(&v)
             .map(|(x, v)| {
-                if !x.dtype().is_float() {
+                if x.dtype() != Dtype::F64 {
                     return x.clone();
                 }
                 let sum: Vec<f64> =
@@ -227,11 +223,11 @@ pub fn tolerance(dtype: Dtype, terms: usize) -> f64 {
     24.0 * dtype.roundoff() + 4.0 * Dtype::F32.roundoff() * (terms as f64).sqrt()
 }
 
-/// Perturbs every element of the tensors by at most one rounding error of `dtype`.
+/// Perturbs every element of the tensors in f64 by at most one rounding error of `dtype`.
 fn nearby(tensors: &[Tensor], dtype: Dtype, seed: u64) -> Vec<Tensor> {
     let random = Philox::new(seed, Purpose::Test);
     let off = |sample: u64, tensor: &Tensor| {
-        if !tensor.dtype().is_float() {
+        if tensor.dtype() != Dtype::F64 {
             return tensor.clone();
         }
         let values = tensor.to_f64().into_iter().zip(0..).map(|(x, i)| {
@@ -286,14 +282,15 @@ pub fn device_error(case: &Case, dtype: Dtype, device: Device, seed: u64) -> Res
     let before = (100..)
         .zip(&inputs)
         .map(|(i, x)| {
-            let of_gradient = if !x.dtype().is_float() { dtype } else { x.dtype() };
+            let of_gradient = if x.dtype().is_float() { x.dtype() } else { dtype };
             draw(x.shape(), &Draw::Uniform(1.0, 2.0), seed, i).to_dtype(of_gradient)
         })
         .collect();
     let terms = inputs.iter().map(Tensor::len).max().unwrap_or(1);
     let given = Given { inputs, dy, before };
     let found = given.map(|x| x.iter().map(|x| x.to_device(device)).collect())?.results(case);
-    let exact = given.map(|x| Ok(x.iter().map(|x| float_to(x, Dtype::F64)).collect()))?;
+    let exact = given.map(|x| Ok(x.iter().map(|x| x.to_dtype(Dtype::F64)).collect()))?;
+    let exact = Given { inputs: case.inputs_in(&given.inputs, Dtype::F64), ..exact };
     let expected = exact.results(case);
     // Few results show the spread of their errors less often than many.
     let least = expected.iter().flatten().map(Tensor::len).min().unwrap_or(1);

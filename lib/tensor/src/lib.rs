@@ -12,6 +12,7 @@ mod file_dtype;
 pub mod functions;
 pub mod kernel;
 pub mod memory;
+pub mod nf4;
 pub mod op;
 pub mod ops;
 pub mod parallel;

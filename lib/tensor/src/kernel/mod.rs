@@ -53,6 +53,8 @@ pub const SOURCES: &[&Source] = &[
     &ops::activation::cuda::SOURCE,
     &ops::cast::cuda::SOURCE,
     &ops::dropout::cuda::SOURCE,
+    &ops::frozen_linear::cuda::SOURCE,
+    &ops::low_rank::cuda::SOURCE,
     &ops::strided::cuda::SOURCE,
     &ops::relative_error::cuda::SOURCE,
     &ops::residual::cuda::SOURCE,

@@ -12,12 +12,14 @@ pub mod cross_entropy;
 pub mod depthwise_conv;
 pub mod dropout;
 pub mod embedding;
+pub mod frozen_linear;
 mod grid;
 pub mod group_norm;
 pub mod hyper_connection;
 pub mod interpolate;
 pub mod linear;
 pub mod linear_cross_entropy;
+pub mod low_rank;
 pub mod matmul;
 pub mod narrow;
 pub mod normalization;
@@ -52,6 +54,7 @@ pub const ALL: &[Entry] = &[
     ("depthwise_conv", depthwise_conv::cases),
     ("dropout", dropout::cases),
     ("embedding", embedding::cases),
+    ("frozen_linear", frozen_linear::cases),
     ("group_norm", group_norm::cases),
     ("hyper_coefficients", hyper_connection::coefficient_cases),
     ("hyper_depth", hyper_connection::depth_cases),
@@ -62,6 +65,7 @@ pub const ALL: &[Entry] = &[
     ("layernorm", normalization::layernorm_cases),
     ("linear", linear::cases),
     ("linear_cross_entropy", linear_cross_entropy::cases),
+    ("low_rank", low_rank::cases),
     ("narrow", narrow::cases),
     ("permute", permute::cases),
     ("pool", pool::cases),

@@ -32,6 +32,15 @@ static inline float __uint_as_float(unsigned bits) {
     return x;
 }
 
+// Sources are compiled without contraction, so every operation is rounded anyway.
+static inline float __fmul_rn(float x, float y) {
+    return x * y;
+}
+
+static inline float __fadd_rn(float x, float y) {
+    return x + y;
+}
+
 static inline int __popc(unsigned x) {
     return __builtin_popcount(x);
 }

@@ -29,7 +29,7 @@ const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 96 << 10;
 
 /// Computes z = x Wᵀ + b or, with `activated` (f, out), writes f(x Wᵀ + b) to out and f'(x Wᵀ + b) to z.
-pub(super) fn forward<T: Float>(
+pub(crate) fn forward<T: Float>(
     x: &Tensor,
     w: &Tensor,
     b: Option<&Tensor>,
@@ -113,7 +113,7 @@ fn transposed<T: Float>(x: &[T], [rows, columns]: [usize; 2]) -> Scratch<T> {
 }
 
 /// Computes or accumulates the requested dx, dW and db; replaces `dy` with dz = dy ∘ slope.
-pub(super) fn backward<T: Float>(
+pub(crate) fn backward<T: Float>(
     x: &Tensor,
     w: &Tensor,
     slope: Option<&[T]>,

@@ -3,7 +3,7 @@
 //! With z = x Wᵀ + b and dz = dy ∘ f'(z): dx = dz W, dW = dzᵀ x, db = Σ over rows of dz.
 //! Costs 2·R·N·K FLOPs forward and twice as many backward (R rows).
 
-mod cpu;
+pub(crate) mod cpu;
 pub(crate) mod cuda;
 
 pub(crate) use cuda::{Factor, multiply_and_sum};

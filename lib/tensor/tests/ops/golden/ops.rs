@@ -19,6 +19,7 @@ use tensor::ops::group_norm::GroupNorm;
 use tensor::ops::interpolate::Interpolate;
 use tensor::ops::interpolate::Interpolation::{self, Linear as Straight, Nearest};
 use tensor::ops::linear::Linear;
+use tensor::ops::low_rank::LowRank;
 use tensor::ops::matmul::MatMul;
 use tensor::ops::narrow::Narrow;
 use tensor::ops::normalization::{NormKind, Normalization};
@@ -75,6 +76,11 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("activation_gelu", Box::new(Gelu), &["x"]),
         ("activation_gelu_tanh", Box::new(GeluTanh), &["x"]),
         ("activation_silu", Box::new(Silu), &["x"]),
+        (
+            "low_rank",
+            Box::new(LowRank { scale: golden.number("low_rank/scale") }),
+            &["y", "x", "a", "b"],
+        ),
         ("linear_tanh", linear(true, Tanh), &["x", "w", "b"]),
         ("linear_sigmoid", linear(true, Sigmoid), &["x", "w", "b"]),
         ("activation_tanh", Box::new(Tanh), &["x"]),
@@ -252,9 +258,11 @@ fn every_op_and_value_of_the_file_is_compared() {
     let golden = Golden::read();
     let rows = rows(&golden);
     // A cast is the rounding of `half`, whose tests have it; the masks of dropout are our own; hyper-connections have their
-    // own test, and so has the cross entropy of a linear layer: that of the two ops.
+    // own test, and so have compositions of other ops: the cross entropy of a linear layer, and frozen linear layers, whose
+    // weights are compared with bitsandbytes.
     let ours = |op: &str| {
-        ["cast", "dropout", "linear_cross_entropy"].contains(&op) || op.contains("hyper_")
+        ["cast", "dropout", "linear_cross_entropy", "frozen_linear"].contains(&op)
+            || op.contains("hyper_")
     };
     for (op, _) in tensor::ops::ALL.iter().filter(|(op, _)| !ours(op)) {
         assert!(rows.iter().any(|(_, row, _)| row.name() == *op), "{op} has no golden numbers");

@@ -1,0 +1,212 @@
+//! 4-bit NormalFloat (Dettmers et al. 2023, "QLoRA: efficient finetuning of quantized LLMs", section 3 and appendix E), as
+//! bitsandbytes stores it.
+//!
+//! A tensor is quantised in row-major order in blocks of [`BLOCK`] elements: each block has a scale, its largest magnitude,
+//! and each element the code of the number of [`CODES`] that is closest to its quotient by the scale. A byte holds two
+//! codes, the first in its upper half. Scales are f32 or, with double quantisation, 8-bit codes of their differences from
+//! their mean, with a scale of their own for each [`NESTED_BLOCK`] of them.
+
+use crate::dtype::{Dtype, Float, bf16, f16};
+use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
+use crate::tensor::Tensor;
+use crate::updates::adamw8bit::signed;
+use crate::vectorize;
+
+/// Elements that share a scale.
+pub const BLOCK: usize = 64;
+/// Scales that share a scale of their own.
+pub const NESTED_BLOCK: usize = 256;
+/// Elements that a thread dequantises at a time.
+const PART: usize = BLOCK_ELEMENTS / BLOCK * BLOCK;
+
+/// The numbers that codes stand for: quantiles of the normal distribution, -1, 0 and 1.
+pub const CODES: [f32; 16] = [
+    -1.0,
+    -0.696_192_8,
+    -0.525_073_05,
+    -0.394_917_5,
+    -0.284_441_38,
+    -0.184_773_43,
+    -0.091_050_036,
+    0.0,
+    0.079_580_3,
+    0.160_930_2,
+    0.246_112_3,
+    0.337_915_24,
+    0.440_709_83,
+    0.562_617,
+    0.722_956_84,
+    1.0,
+];
+
+/// What is not in the tensors of a quantised weight.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Nf4 {
+    /// Shape [outputs, inputs] of the weight.
+    pub shape: [usize; 2],
+    /// The floating-point dtype of the weight, to which its values are rounded.
+    pub dtype: Dtype,
+    /// The mean of the scales if they are quantised too.
+    pub offset: Option<f32>,
+}
+
+impl Nf4 {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Shapes and dtypes of the tensors of the weight: the codes, the scales, the numbers of the codes and, if scales are
+    /// quantised, their scales and the numbers of their codes.
+    pub fn pieces(&self) -> Vec<(Vec<usize>, Dtype)> {
+        let scales = self.len().div_ceil(BLOCK);
+        let dtype = if self.offset.is_some() { Dtype::U8 } else { Dtype::F32 };
+        let mut pieces = vec![
+            (vec![self.len().div_ceil(2), 1], Dtype::U8),
+            (vec![scales], dtype),
+            (vec![CODES.len()], Dtype::F32),
+        ];
+        if self.offset.is_some() {
+            pieces.push((vec![scales.div_ceil(NESTED_BLOCK)], Dtype::F32));
+            pieces.push((vec![256], Dtype::F32));
+        }
+        pieces
+    }
+
+    /// Returns the weight in its dtype, on the host.
+    ///
+    /// # Panics
+    /// If the tensors are not those of [`Self::pieces`].
+    pub fn dequantised(&self, pieces: &[&Tensor]) -> Tensor {
+        let mut values = Tensor::empty(&self.shape, Dtype::F32);
+        self.dequantise(pieces, values.write::<f32>());
+        values.to_dtype(self.dtype)
+    }
+
+    /// Writes the weight, rounded to its dtype, to `out`.
+    ///
+    /// # Panics
+    /// If the tensors are not those of [`Self::pieces`] on the host, or `out` has another length.
+    pub fn dequantise<T: Float>(&self, pieces: &[&Tensor], out: &mut [T]) {
+        assert_eq!(out.len(), self.len(), "elements of a dequantised weight");
+        let (codes, numbers) = (pieces[0].read::<u8>(), pieces[2].read::<f32>());
+        let pairs: [[f32; 2]; 256] =
+            std::array::from_fn(|byte| [numbers[byte >> 4], numbers[byte & 15]]);
+        row_blocks((out, 1), PART, |range, out| {
+            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+                let first = range.start + block * BLOCK;
+                let scale = self.scale(pieces, first / BLOCK);
+                let codes = &codes[first / 2..(first + out.len()).div_ceil(2)];
+                let mut values = [0.0_f32; BLOCK];
+                for (two, code) in values.chunks_exact_mut(2).zip(codes) {
+                    two.copy_from_slice(&pairs[usize::from(*code)]);
+                }
+                vectorize!({
+                    values.iter_mut().for_each(|x| *x *= scale);
+                    round(&mut values, self.dtype);
+                    out.iter_mut().zip(&values).for_each(|(out, x)| *out = T::of(f64::from(*x)));
+                });
+            }
+        });
+    }
+
+    /// The scale of a block.
+    fn scale(&self, pieces: &[&Tensor], block: usize) -> f32 {
+        let Some(offset) = self.offset else { return pieces[1].read::<f32>()[block] };
+        let (codes, largest) = (pieces[1].read::<u8>(), pieces[3].read::<f32>());
+        pieces[4].read::<f32>()[usize::from(codes[block])] * largest[block / NESTED_BLOCK] + offset
+    }
+}
+
+/// Rounds finite values to a 16-bit dtype.
+#[inline(always)]
+fn round(values: &mut [f32], dtype: Dtype) {
+    match dtype {
+        // To nearest, ties to even, without the branches of `half` for NaN.
+        Dtype::Bf16 => values.iter_mut().for_each(|x| {
+            let bits = x.to_bits();
+            *x = f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000);
+        }),
+        Dtype::F16 => values.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
+        _ => {}
+    }
+}
+
+/// Writes a dense tensor on the host, of any floating-point dtype, to `out`.
+pub(crate) fn widen<T: Float>(from: &Tensor, out: &mut [T]) {
+    let dtype = from.dtype();
+    row_blocks((out, 1), PART, |range, out| match dtype {
+        Dtype::Bf16 => {
+            let from = &from.read::<bf16>()[range];
+            vectorize!({
+                for (out, x) in out.iter_mut().zip(from) {
+                    *out = T::of(f64::from(f32::from_bits(u32::from(x.to_bits()) << 16)));
+                }
+            });
+        }
+        _ => crate::with_element!(dtype, S => {
+            for (out, x) in out.iter_mut().zip(&from.read::<S>()[range]) {
+                *out = T::of(crate::Element::f64(*x));
+            }
+        }),
+    });
+}
+
+/// Quantises a weight [outputs, inputs] of any floating-point dtype, on the host; with `nested`, its scales too. Returns the
+/// layout and the tensors of [`Nf4::pieces`]. The weight must be finite.
+///
+/// # Panics
+/// If the weight is no matrix.
+pub fn quantise(weight: &Tensor, nested: bool) -> (Nf4, Vec<Tensor>) {
+    let shape: [usize; 2] = [0, 1].map(|axis| weight.shape()[axis]);
+    let len: usize = shape.iter().product();
+    let mut values = Tensor::empty(&shape, Dtype::F32);
+    widen(weight, values.write::<f32>());
+    let values = values.read::<f32>();
+    let mut codes = Tensor::zeros(&[len.div_ceil(2), 1], Dtype::U8);
+    let mut scales = Tensor::zeros(&[len.div_ceil(BLOCK)], Dtype::F32);
+    let limits: [f32; 15] = std::array::from_fn(|i| f32::midpoint(CODES[i], CODES[i + 1]));
+    // A value halfway between two numbers gets the lower one.
+    let code = |x: f32| limits.iter().map(|limit| u8::from(x > *limit)).sum::<u8>();
+    let out = (codes.write::<u8>(), BLOCK / 2);
+    for ((block, codes), scale) in
+        values.chunks(BLOCK).zip(out.0.chunks_mut(out.1)).zip(scales.write::<f32>())
+    {
+        *scale = block.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+        let factor = 1.0 / scale.max(1e-38);
+        for (byte, two) in codes.iter_mut().zip(block.chunks(2)) {
+            let second = two.get(1).copied().unwrap_or(0.0);
+            *byte = code(two[0] * factor) << 4 | code(second * factor);
+        }
+    }
+    let numbers = Tensor::from_slice(&CODES, &[CODES.len()]);
+    let layout = Nf4 { shape, dtype: weight.dtype(), offset: None };
+    if !nested || len == 0 {
+        return (layout, vec![codes, scales, numbers]);
+    }
+    let mean = scales.read::<f32>().iter().map(|x| f64::from(*x)).sum::<f64>();
+    let offset = (mean / scales.len() as f64) as f32;
+    let [scale_codes, largest] = quantised_scales(scales.read(), offset);
+    let map = Tensor::from_slice(signed().values(), &[256]);
+    (Nf4 { offset: Some(offset), ..layout }, vec![codes, scale_codes, numbers, largest, map])
+}
+
+/// Returns the codes of scales, relative to their mean `offset`, and the scale of each block of them.
+fn quantised_scales(scales: &[f32], offset: f32) -> [Tensor; 2] {
+    let (mut codes, mut largest) = (Vec::with_capacity(scales.len()), Vec::new());
+    for block in scales.chunks(NESTED_BLOCK) {
+        let most = block.iter().fold(0.0, |most: f32, x| most.max((x - offset).abs()));
+        let factor = 1.0 / most.max(1e-38);
+        codes.extend(block.iter().map(|x| signed().code((x - offset) * factor, 1.0)));
+        largest.push(most);
+    }
+    [Tensor::from_slice(&codes, &[codes.len()]), Tensor::from_slice(&largest, &[largest.len()])]
+}
+
+#[cfg(test)]
+mod tests;
