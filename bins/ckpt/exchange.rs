@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use learn::checkpoint;
-use learn::foreign::NameMap;
+use learn::foreign::{self, NameMap};
 use learn::trained::Weights;
 use serde_json::json;
 use tasks::text::export as text;
@@ -12,6 +12,7 @@ use tasks::text::pretrained::Pretrained;
 use unix::cli::Output;
 use unix::config::to_yaml;
 use unix::out::Out;
+use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
 use crate::change::written;
@@ -84,6 +85,17 @@ pub struct ImportArgs {
     output: Output,
 }
 
+#[derive(Args)]
+pub struct QuantizeArgs {
+    /// Folder with config.json, weights and tokenizer
+    folder: PathBuf,
+    /// Folder to write; must not exist
+    #[arg(short = 'o', long = "output", value_name = "OUT")]
+    output_folder: PathBuf,
+    #[command(flatten)]
+    output: Output,
+}
+
 pub fn export(args: Export) -> Result<Exit> {
     let from = checkpoint::one_in(&args.checkpoint)?;
     let path = args.output_path;
@@ -132,4 +144,20 @@ pub fn import(args: ImportArgs) -> Result<Exit> {
     let path = args.output_folder;
     let record = json!({"path": path, "file": args.file, "tensors": tensors});
     written(args.output, record, &path, &format!("{tensors} tensors of {}", args.file.display()))
+}
+
+pub fn quantize(args: QuantizeArgs) -> Result<Exit> {
+    let found = foreign::quantise(&args.folder, &args.output_folder)?;
+    let path = args.output_folder;
+    let text = format!(
+        "{} matrices of {} in 4 bits, {} tensors dense, {} instead of {}",
+        found.quantised,
+        args.folder.display(),
+        found.dense,
+        human_bytes(found.bytes),
+        human_bytes(found.bytes_before)
+    );
+    let mut record = json!(found);
+    record["path"] = json!(path);
+    written(args.output, record, &path, &text)
 }

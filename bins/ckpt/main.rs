@@ -102,6 +102,12 @@ enum Command {
     /// The sections model.encoder and init for train-stage, from config.json and the weights of BERT, RoBERTa, XLM-R or
     /// DistilBERT in a folder. The head starts with random values, unless --head is given.
     Config(exchange::ConfigArgs),
+    /// Quantize the model in a folder of transformers to 4 bits
+    ///
+    /// Weights of the linear layers in numbered blocks become NF4 with double quantization, as bitsandbytes stores them;
+    /// embeddings, norms, pooler and heads stay as they are. transformers loads the folder, and ckpt config reads it for
+    /// fine-tuning with LoRA.
+    Quantize(exchange::QuantizeArgs),
 }
 
 fn main() -> ExitCode {
@@ -130,5 +136,6 @@ fn body(args: Args) -> Result<Exit> {
         Command::Export(args) => exchange::export(args),
         Command::Import(args) => exchange::import(args),
         Command::Config(args) => exchange::config(args),
+        Command::Quantize(args) => exchange::quantize(args),
     }
 }

@@ -2,12 +2,15 @@
 
 use crate::params::{ParamId, ParamSet, Params};
 use crate::recompute::{self, Choice, Recompute};
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use tensor::nf4::Nf4;
 use tensor::op::Op;
 use tensor::ops::cast::Cast;
 use tensor::ops::dropout::Dropout;
+use tensor::ops::embedding::Embedding;
+use tensor::ops::frozen_linear::Storage;
 use tensor::{Device, Dtype, Tape, Tensor, Var, constant, kernel};
 use unix::{Error, Result};
 
@@ -64,6 +67,83 @@ impl Typed {
     }
 }
 
+/// Frozen parameters, in their stored form and, where one was used in the compute dtype, in that.
+#[derive(Clone)]
+struct Frozen {
+    stored: Rc<Vec<Var>>,
+    /// Layouts and tensors of quantised weights.
+    quantised: Rc<BTreeMap<usize, (Nf4, Vec<Var>)>>,
+    /// Copies that were made before.
+    prepared: Rc<BTreeMap<usize, Tensor>>,
+    compute: Rc<Vec<OnceCell<Var>>>,
+}
+
+impl Frozen {
+    fn of(params: &Params) -> Self {
+        let stored: Vec<Var> = params.tensors().cloned().map(constant).collect();
+        let quantised = (0..stored.len()).filter_map(|i| {
+            let (layout, pieces) = params.quantised(i)?;
+            Some((i, (layout, pieces.into_iter().cloned().map(constant).collect())))
+        });
+        Self {
+            quantised: Rc::new(quantised.collect()),
+            prepared: Rc::new(params.prepared().clone()),
+            compute: Rc::new(vec![OnceCell::new(); stored.len()]),
+            stored: Rc::new(stored),
+        }
+    }
+
+    /// The copy of a parameter in this dtype, if there is one.
+    fn copy(&self, i: usize, dtype: Dtype) -> Option<&Tensor> {
+        self.prepared.get(&i).filter(|copy| copy.dtype() == dtype)
+    }
+
+    /// The same parameters, none of which has been used in the compute dtype.
+    fn unused(&self) -> Self {
+        Self { compute: Rc::new(vec![OnceCell::new(); self.stored.len()]), ..self.clone() }
+    }
+
+    /// Returns a dense parameter in `dtype`.
+    fn computing(&self, i: usize, dtype: Dtype) -> &Var {
+        let stored = &self.stored[i];
+        let own = stored.value().dtype();
+        if own == dtype || !own.is_float() {
+            return stored;
+        }
+        self.compute[i].get_or_init(|| match self.copy(i, dtype) {
+            Some(copy) => constant(copy.clone()),
+            // Without a cast, the op that uses the parameter reports its dtype.
+            None => Tape::without_gradients()
+                .apply(Cast(dtype), &[stored])
+                .map_or(stored.clone(), |cast| cast.detached()),
+        })
+    }
+
+    /// Returns what is stored of a parameter that has another form than `dtype` and no copy in it.
+    fn apart(&self, i: usize, dtype: Dtype) -> Option<(Storage, Vec<Var>)> {
+        if let Some((layout, pieces)) = self.quantised.get(&i) {
+            return Some((Storage::Nf4(*layout), pieces.clone()));
+        }
+        let stored = &self.stored[i];
+        let own = stored.value().dtype();
+        let is_apart = own != dtype && own.is_float() && self.copy(i, dtype).is_none();
+        is_apart.then(|| (Storage::Dense(own), vec![stored.clone()]))
+    }
+
+    /// All variables, in every form.
+    fn variables(&self) -> impl Iterator<Item = &Var> {
+        self.stored.iter().chain(self.compute.iter().filter_map(OnceCell::get))
+    }
+}
+
+/// The weight of a linear layer.
+pub enum Weight<'a> {
+    /// A matrix in the compute dtype.
+    Dense(&'a Var),
+    /// A frozen matrix in another form: its tensors.
+    Stored(Storage, Vec<Var>),
+}
+
 /// Identifies a trained parameter in one of its two dtypes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Use {
@@ -75,7 +155,7 @@ enum Use {
 #[derive(Clone)]
 struct Context {
     trained: Typed,
-    frozen: Typed,
+    frozen: Frozen,
     dtype: Dtype,
     compute_dtype: Dtype,
     device: Device,
@@ -115,7 +195,7 @@ impl<'a> Forward<'a> {
         let dtype = params.trained.tensors().next().map_or(Dtype::F32, Tensor::dtype);
         let context = Context {
             trained: Typed::of(&params.trained, variable),
-            frozen: Typed::of(&params.frozen, |t| constant(t.clone())),
+            frozen: Frozen::of(&params.frozen),
             dtype,
             compute_dtype: dtype,
             device: params.trained.device(),
@@ -141,10 +221,11 @@ impl<'a> Forward<'a> {
         self
     }
 
-    /// Sets the compute dtype: each parameter is cast once, and gradients are returned in the parameter's dtype.
+    /// Sets the compute dtype: each trained parameter is cast once, frozen ones when they are used, and gradients are
+    /// returned in the parameter's dtype.
     pub fn computing_in(mut self, dtype: Dtype) -> Result<Self> {
         self.context.trained = self.context.trained.computing_in(self.tape, dtype)?;
-        self.context.frozen = self.context.frozen.computing_in(self.tape, dtype)?;
+        self.context.frozen = self.context.frozen.unused();
         self.context.compute_dtype = dtype;
         Ok(self)
     }
@@ -185,10 +266,37 @@ impl<'a> Forward<'a> {
         self.variable(id, Use::Stored)
     }
 
+    /// Returns the weight of a linear layer. A frozen one that is stored in another form than the compute dtype stays in
+    /// it.
+    pub fn weight(&self, id: ParamId) -> Weight<'_> {
+        let apart = match id {
+            ParamId::Frozen(i) => self.context.frozen.apart(i, self.context.compute_dtype),
+            ParamId::Trained(_) => None,
+        };
+        match apart {
+            Some((storage, pieces)) => Weight::Stored(storage, pieces),
+            None => Weight::Dense(self.get(id)),
+        }
+    }
+
+    /// Returns the rows of a table [V, H] with these indices, i32 [..], in the compute dtype: [.., H].
+    pub fn embedding(&self, table: ParamId, index: &Var) -> Result<Var> {
+        match self.weight(table) {
+            Weight::Dense(table) => self.apply(Embedding, &[table, index]),
+            // Only the rows that are used are converted.
+            Weight::Stored(_, pieces) => {
+                self.to_compute_dtype(&self.apply(Embedding, &[&pieces[0], index])?)
+            }
+        }
+    }
+
     fn variable(&self, id: ParamId, as_use: fn(usize) -> Use) -> &Var {
-        let i = match id {
-            ParamId::Frozen(i) => return self.context.frozen.of_use(as_use(i)),
-            ParamId::Trained(i) => i,
+        let i = match (id, as_use(0)) {
+            (ParamId::Frozen(i), Use::Stored(_)) => return &self.context.frozen.stored[i],
+            (ParamId::Frozen(i), Use::Compute(_)) => {
+                return self.context.frozen.computing(i, self.context.compute_dtype);
+            }
+            (ParamId::Trained(i), _) => i,
         };
         if let Some(used) = &self.used {
             used.borrow_mut().insert(as_use(i));

@@ -3,13 +3,12 @@
 
 use crate::adapt::{is_adapter, peft};
 use crate::foreign::{self, NameMap, Named, WeightFile};
-use crate::params::{ParamSet, Params};
+use crate::params::{ParamSet, Storage, Value, grouped};
 use crate::trained::{self, Weights};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use tensor::{Dtype, Tensor};
-use unix::Result;
+use unix::{Error, Result};
 
 /// Where the initial parameter values come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +21,11 @@ pub struct InitFrom {
     /// parameters.
     #[serde(default)]
     pub weights: Weights,
+    /// How the frozen parameters are stored. Null: as in the file, which may have been quantised by bitsandbytes. In `bf16`,
+    /// weights that are in 4 bits in the file are dequantised once, not for each product: the same values for a model that
+    /// computes in bf16, for more memory and less time.
+    #[serde(default)]
+    pub storage: Option<Storage>,
     /// How names in the file map to parameter names of the model.
     #[serde(default)]
     pub names: NameMap,
@@ -33,21 +37,33 @@ pub struct InitFrom {
 /// Source of the initial tensors.
 enum Source {
     File(WeightFile),
-    Checkpoint(Vec<(String, Tensor)>),
+    Checkpoint(Vec<(String, Value)>),
 }
 
 impl InitFrom {
-    /// Assigns initial values to `params`, converted to the dtype of each parameter. With `only_frozen`, only the
+    /// Assigns initial values to `params`: trained ones in f32, frozen ones as `storage` says. With `only_frozen`, only the
     /// frozen parameters are assigned, because the trained ones come from the checkpoint being resumed. LoRA parameters
     /// keep their values if the source has none.
     ///
-    /// Errors: 66 when the file is missing; 65 when it is damaged or its tensors do not match the model.
+    /// Errors: 66 when the file is missing; 65 when it is damaged or its tensors do not match the model; 78 when `storage` is
+    /// set and no parameter is frozen.
     pub fn apply(&self, params: &mut ParamSet, only_frozen: bool) -> Result<()> {
-        if only_frozen && params.frozen.entries().is_empty() {
-            return Ok(());
+        if params.frozen.entries().is_empty() {
+            if self.storage.is_some() {
+                return Err(Error::config(
+                    "init.storage: no parameter is frozen; set model.lora, or leave the key out",
+                ));
+            }
+            if only_frozen {
+                return Ok(());
+            }
         }
         let source = match self.from.is_dir() {
-            true => Source::Checkpoint(trained::load_weights(&self.from, self.weights)?),
+            true => {
+                let tensors = trained::load_weights(&self.from, self.weights)?;
+                let bad = |what| Error::data(format!("{}: {what}", self.from.display()));
+                Source::Checkpoint(grouped(&tensors).map_err(bad)?)
+            }
             false => Source::File(foreign::open(&self.from)?),
         };
         let given: Vec<Named> = match &source {
@@ -55,11 +71,10 @@ impl InitFrom {
                 file.tensors().iter().map(|entry| (&*entry.name, &*entry.shape)).collect()
             }
             Source::Checkpoint(tensors) => {
-                tensors.iter().map(|(name, tensor)| (&**name, tensor.shape())).collect()
+                tensors.iter().map(|(name, value)| (&**name, value.shape())).collect()
             }
         };
-        let all = [&params.trained, &params.frozen].into_iter().flat_map(Params::entries);
-        let wanted: Vec<Named> = all.map(|(name, tensor)| (&**name, tensor.shape())).collect();
+        let wanted: Vec<Named> = params.trained.shapes().chain(params.frozen.shapes()).collect();
         let mut names = self.names.clone();
         if !given.iter().any(|(name, _)| is_adapter(name)) {
             names.keep.extend(wanted.iter().map(|w| w.0.to_string()).filter(|n| is_adapter(n)));
@@ -76,13 +91,24 @@ impl InitFrom {
         }
         let pairs = names.pair(&self.from, &given, &wanted)?;
         let found = MatchedSource { source, pairs };
+        let value = |number: usize| match &adapter {
+            Some(adapter) if adapter.pairs[number].is_some() => adapter.value(number),
+            _ => found.value(number),
+        };
         let trained = params.trained.entries().len();
-        let tensors = params.trained.tensors_mut().chain(params.frozen.tensors_mut());
-        for (number, tensor) in tensors.enumerate().filter(|(n, _)| !only_frozen || *n >= trained) {
-            for found in [&found].into_iter().chain(&adapter) {
-                if let Some(value) = found.value(number, tensor.dtype())? {
-                    *tensor = value;
-                }
+        for (number, tensor) in params.trained.tensors_mut().enumerate().filter(|_| !only_frozen) {
+            if let Some(value) = value(number)? {
+                *tensor = value.dense(tensor.dtype());
+            }
+        }
+        for i in 0..params.frozen.shapes().count() {
+            if let Some(value) = value(trained + i)? {
+                let is_linear = params.frozen.is_linear(i);
+                let value = match self.storage {
+                    Some(storage) => value.stored_as(storage, is_linear),
+                    None => value,
+                };
+                params.frozen.set(i, value);
             }
         }
         Ok(())
@@ -116,12 +142,12 @@ impl MatchedSource {
         Ok(Self { source: Source::File(file), pairs })
     }
 
-    /// Reads the value of the parameter with index `number`; None if the source has none.
-    fn value(&self, number: usize, dtype: Dtype) -> Result<Option<Tensor>> {
+    /// Reads the value of the parameter with index `number`, in its own form; None if the source has none.
+    fn value(&self, number: usize) -> Result<Option<Value>> {
         let Some(at) = self.pairs[number] else { return Ok(None) };
         match &self.source {
-            Source::File(file) => file.read(&file.tensors()[at], dtype).map(Some),
-            Source::Checkpoint(tensors) => Ok(Some(tensors[at].1.to_dtype(dtype))),
+            Source::File(file) => file.read_stored(&file.tensors()[at]).map(Some),
+            Source::Checkpoint(tensors) => Ok(Some(tensors[at].1.clone())),
         }
     }
 }

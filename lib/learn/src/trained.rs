@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use tensor::{Device, Tape, Tensor};
+use tensor::{Device, Element, Tape, Tensor, with_element};
 use unix::{Error, Exit, Result, warn};
 
 /// Which weights of a checkpoint to use.
@@ -166,7 +166,7 @@ impl Parts {
         device: Device,
         build: impl FnOnce(&mut Builder) -> Result<M>,
     ) -> Result<TrainedModel<M>> {
-        let mut builder = Builder::new(0);
+        let mut builder = Builder::without_values();
         let model = build(&mut builder)?;
         let mut params = builder.finish();
         params.trained.assign(&self.weights)?;
@@ -179,10 +179,11 @@ impl Parts {
 /// Checks that all parameters are finite, because a model with NaN or infinite weights cannot predict. Errors: 1.
 fn require_finite(params: &ParamSet) -> Result<()> {
     for (name, tensor) in params.trained.entries().iter().chain(params.frozen.entries()) {
-        let values = tensor.to_host()?.to_f64();
-        let bad = values.iter().filter(|value| !value.is_finite()).count();
+        let (host, all) = (tensor.to_host()?, tensor.len());
+        let bad = with_element!(host.dtype(), T => {
+            host.read::<T>().iter().filter(|value| !value.f64().is_finite()).count()
+        });
         if bad > 0 {
-            let all = values.len();
             return Err(Error::new(
                 Exit::Failure,
                 format!(

@@ -72,7 +72,8 @@ fn cases() -> Vec<(&'static str, Architecture, HeadConfig, Option<Lora>)> {
     let (cls, gelu) = (Pooling::Cls, HeadActivation::Gelu);
     let plain = || of(cls, &[], gelu);
     let targets = ["query", "value", "intermediate.dense"].map(String::from).to_vec();
-    let lora = Lora { r: 3, alpha: 5.0, dropout: 0.1, targets, pooler: true };
+    let targets = targets.into();
+    let lora = Lora { r: 3, alpha: 5.0, rslora: false, dropout: 0.1, targets, pooler: true };
     vec![
         ("bert", Architecture::Bert, plain(), None),
         ("roberta", Architecture::Roberta, plain(), None),
@@ -220,8 +221,9 @@ fn only_the_adapter_and_the_head_are_trained() {
     assert!(!model.params.frozen.entries().iter().any(|(name, _)| is_part(name)));
     // As many as PEFT trains of BERT for texts with r = 3, where `dense` also names the pooler.
     let count = |targets: &[&str], pooler: bool| {
-        let targets = targets.iter().map(|target| (*target).to_string()).collect();
-        let lora = Lora { r: 3, alpha: 5.0, dropout: 0.1, targets, pooler };
+        let targets: Vec<String> = targets.iter().map(|target| (*target).to_string()).collect();
+        let targets = targets.into();
+        let lora = Lora { r: 3, alpha: 5.0, rslora: false, dropout: 0.1, targets, pooler };
         let mut b = Builder::new(1);
         b.adapted(Some(&lora), |b| Encoder::new(b, &model.config, VOCABULARY));
         Head::new(&mut b, &model.config, Some(&lora), &head, 3);
@@ -239,7 +241,8 @@ fn only_the_adapter_and_the_head_are_trained() {
         assert_eq!(all, l * of_layer + 3 * 2 * h + classifier);
     }
     let mut b = Builder::new(1);
-    let missing = Lora { targets: vec!["query".into(), "q_proj".into()], ..lora.unwrap() };
+    let targets = vec!["query".to_string(), "q_proj".into()].into();
+    let missing = Lora { targets, ..lora.unwrap() };
     b.adapted(Some(&missing), |b| Encoder::new(b, &model.config, VOCABULARY));
     assert!(b.check().unwrap_err().to_string().contains("q_proj"));
 }

@@ -6,8 +6,8 @@
 //! codes, the first in its upper half. Scales are f32 or, with double quantisation, 8-bit codes of their differences from
 //! their mean, with a scale of their own for each [`NESTED_BLOCK`] of them.
 
-use crate::dtype::{Dtype, Float, bf16, f16};
-use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
+use crate::dtype::{Dtype, Float, bf16};
+use crate::parallel::{BLOCK_ELEMENTS, Shared, row_blocks};
 use crate::tensor::Tensor;
 use crate::updates::adamw8bit::signed;
 use crate::vectorize;
@@ -44,7 +44,7 @@ pub const CODES: [f32; 16] = [
 pub struct Nf4 {
     /// Shape [outputs, inputs] of the weight.
     pub shape: [usize; 2],
-    /// The floating-point dtype of the weight, to which its values are rounded.
+    /// The floating-point dtype of the weight.
     pub dtype: Dtype,
     /// The mean of the scales if they are quantised too.
     pub offset: Option<f32>,
@@ -78,17 +78,17 @@ impl Nf4 {
         pieces
     }
 
-    /// Returns the weight in its dtype, on the host.
+    /// Returns the weight in any floating-point dtype, on the host.
     ///
     /// # Panics
     /// If the tensors are not those of [`Self::pieces`].
-    pub fn dequantised(&self, pieces: &[&Tensor]) -> Tensor {
+    pub fn dequantised(&self, pieces: &[&Tensor], dtype: Dtype) -> Tensor {
         let mut values = Tensor::empty(&self.shape, Dtype::F32);
         self.dequantise(pieces, values.write::<f32>());
-        values.to_dtype(self.dtype)
+        values.to_dtype(dtype)
     }
 
-    /// Writes the weight, rounded to its dtype, to `out`.
+    /// Writes the values of the weight in f32 or f64 to `out`.
     ///
     /// # Panics
     /// If the tensors are not those of [`Self::pieces`] on the host, or `out` has another length.
@@ -107,9 +107,9 @@ impl Nf4 {
                     two.copy_from_slice(&pairs[usize::from(*code)]);
                 }
                 vectorize!({
-                    values.iter_mut().for_each(|x| *x *= scale);
-                    round(&mut values, self.dtype);
-                    out.iter_mut().zip(&values).for_each(|(out, x)| *out = T::of(f64::from(*x)));
+                    for (out, x) in out.iter_mut().zip(&values) {
+                        *out = T::of(f64::from(*x * scale));
+                    }
                 });
             }
         });
@@ -120,20 +120,6 @@ impl Nf4 {
         let Some(offset) = self.offset else { return pieces[1].read::<f32>()[block] };
         let (codes, largest) = (pieces[1].read::<u8>(), pieces[3].read::<f32>());
         pieces[4].read::<f32>()[usize::from(codes[block])] * largest[block / NESTED_BLOCK] + offset
-    }
-}
-
-/// Rounds finite values to a 16-bit dtype.
-#[inline(always)]
-fn round(values: &mut [f32], dtype: Dtype) {
-    match dtype {
-        // To nearest, ties to even, without the branches of `half` for NaN.
-        Dtype::Bf16 => values.iter_mut().for_each(|x| {
-            let bits = x.to_bits();
-            *x = f32::from_bits((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff_0000);
-        }),
-        Dtype::F16 => values.iter_mut().for_each(|x| *x = f16::from_f32(*x).to_f32()),
-        _ => {}
     }
 }
 
@@ -173,17 +159,21 @@ pub fn quantise(weight: &Tensor, nested: bool) -> (Nf4, Vec<Tensor>) {
     let limits: [f32; 15] = std::array::from_fn(|i| f32::midpoint(CODES[i], CODES[i + 1]));
     // A value halfway between two numbers gets the lower one.
     let code = |x: f32| limits.iter().map(|limit| u8::from(x > *limit)).sum::<u8>();
-    let out = (codes.write::<u8>(), BLOCK / 2);
-    for ((block, codes), scale) in
-        values.chunks(BLOCK).zip(out.0.chunks_mut(out.1)).zip(scales.write::<f32>())
-    {
-        *scale = block.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
-        let factor = 1.0 / scale.max(1e-38);
-        for (byte, two) in codes.iter_mut().zip(block.chunks(2)) {
-            let second = two.get(1).copied().unwrap_or(0.0);
-            *byte = code(two[0] * factor) << 4 | code(second * factor);
+    let all_codes = Shared::new(codes.write::<u8>());
+    row_blocks((scales.write::<f32>(), 1), PART / BLOCK, |range, scales| {
+        let (first, last) = (range.start * BLOCK, (range.end * BLOCK).min(len));
+        // SAFETY: a part has the codes of its own blocks, whose length is even but for the last.
+        let codes = unsafe { all_codes.slice(first / 2..last.div_ceil(2)) };
+        let blocks = values[first..last].chunks(BLOCK).zip(codes.chunks_mut(BLOCK / 2));
+        for ((block, codes), scale) in blocks.zip(scales) {
+            *scale = block.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            let factor = 1.0 / scale.max(1e-38);
+            for (byte, two) in codes.iter_mut().zip(block.chunks(2)) {
+                let second = two.get(1).copied().unwrap_or(0.0);
+                *byte = code(two[0] * factor) << 4 | code(second * factor);
+            }
         }
-    }
+    });
     let numbers = Tensor::from_slice(&CODES, &[CODES.len()]);
     let layout = Nf4 { shape, dtype: weight.dtype(), offset: None };
     if !nested || len == 0 {

@@ -56,9 +56,13 @@ pub(crate) fn record(
         let read =
             if name == "embedding" { written } else { inputs.iter().map(|x| x.bytes()).sum() };
         ops.push(TracedOp { name, flops, read, written, element });
-        let is_kept = !SAVE_NOTHING.contains(&name);
-        let saved =
-            if is_kept { inputs.iter().map(|x| (*x).clone()).collect() } else { Vec::new() };
+        let kept = match name {
+            name if SAVE_NOTHING.contains(&name) => &[],
+            // What is added to has no part in the gradient.
+            "low_rank" => &inputs[1..],
+            _ => inputs,
+        };
+        let saved = kept.iter().map(|x| (*x).clone()).collect();
         Some((out, saved))
     })
 }

@@ -1,6 +1,7 @@
 //! LoRA (Hu et al. 2021, section 4.1): fine-tunes linear layers whose weights stay frozen,
 //!
-//! y = x Wᵀ + b + (α/r)·(drop(x) Aᵀ) Bᵀ, with A [r, inputs] and B [outputs, r].
+//! y = x Wᵀ + b + s·(drop(x) Aᵀ) Bᵀ, with A [r, inputs] and B [outputs, r], and s = α/r, or α/√r with rank-stabilised
+//! scaling (Kalajdzievski 2023, "A rank stabilization scaling factor for fine-tuning with LoRA").
 //!
 //! As in PEFT, A is initialised like a PyTorch linear layer and B is zero, so that training starts from the pretrained
 //! model. [`Builder::adapted`](crate::params::Builder::adapted) adds A and B to the layers of a part of a model; `peft`
@@ -14,11 +15,11 @@ pub use merge::merged;
 use crate::config::Config;
 use crate::forward::Forward;
 use crate::params::{Builder, Init, ParamId};
+use regex::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::Var;
-use tensor::ops::binary::Binary;
-use tensor::ops::linear::Linear;
+use tensor::ops::low_rank::LowRank;
 use unix::Result;
 use unix::config::{Violations, within};
 
@@ -35,11 +36,14 @@ pub struct Lora {
     /// α: the update is scaled by α/r.
     #[serde(default = "alpha")]
     pub alpha: f64,
+    /// Whether the update is scaled by α/√r instead, like PEFT's `use_rslora`.
+    #[serde(default)]
+    pub rslora: bool,
     /// Dropout of the inputs of A.
     #[serde(default)]
     pub dropout: f64,
-    /// Layers to adapt, by name or name suffix, like PEFT's `target_modules`.
-    pub targets: Vec<String>,
+    /// Layers to adapt, like PEFT's `target_modules`.
+    pub targets: Targets,
     /// Whether the pooler of BERT, if it is no target, is trained completely, like the head. False: it is frozen, as PEFT
     /// does unless `modules_to_save` names it.
     #[serde(default = "yes")]
@@ -58,10 +62,49 @@ fn alpha() -> f64 {
     16.0
 }
 
+/// Layers to adapt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum Targets {
+    /// Names of layers, or suffixes of names that begin after a dot.
+    Names(Vec<String>),
+    /// `all-linear`, every linear layer that can be adapted, or a regular expression for whole names.
+    Pattern(String),
+}
+
+/// The pattern of all layers.
+pub const ALL_LINEAR: &str = "all-linear";
+
+impl Targets {
+    /// All targets, each of which must name a layer.
+    pub fn all(&self) -> &[String] {
+        match self {
+            Self::Names(names) => names,
+            Self::Pattern(pattern) => std::slice::from_ref(pattern),
+        }
+    }
+
+    /// Returns the regular expression. Errors: what is wrong with it.
+    fn expression(pattern: &str) -> Result<Regex, String> {
+        Regex::new(&format!("^(?:{pattern})$")).map_err(|cause| {
+            let cause = cause.to_string();
+            let last = cause.lines().last().unwrap_or_default();
+            format!("{pattern} is not a regular expression: {last}")
+        })
+    }
+}
+
+impl From<Vec<String>> for Targets {
+    fn from(names: Vec<String>) -> Self {
+        Self::Names(names)
+    }
+}
+
 impl Lora {
-    /// The factor α/r.
+    /// The factor α/r, or α/√r.
     pub fn scale(&self) -> f64 {
-        self.alpha / self.r as f64
+        let rank = self.r as f64;
+        self.alpha / if self.rslora { rank.sqrt() } else { rank }
     }
 
     /// Returns the targets that match the layer `name`.
@@ -70,7 +113,15 @@ impl Lora {
             let rest = name.strip_suffix(target.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
-        self.targets.iter().filter(names).cloned().collect()
+        let matches = |pattern: &str| {
+            pattern == ALL_LINEAR
+                || Targets::expression(pattern).is_ok_and(|expression| expression.is_match(name))
+        };
+        match &self.targets {
+            Targets::Names(targets) => targets.iter().filter(names).cloned().collect(),
+            Targets::Pattern(pattern) if matches(pattern) => vec![pattern.clone()],
+            Targets::Pattern(_) => Vec::new(),
+        }
     }
 
     /// Lists violations in section `model.lora` of `config` that the schema does not express.
@@ -86,7 +137,12 @@ impl Lora {
         check(lora.alpha > 0.0 && lora.alpha.is_finite(), "alpha", "must be a positive number");
         let drops = (0.0..1.0).contains(&lora.dropout);
         check(drops, "dropout", "must be at least 0 and less than 1");
-        check(!lora.targets.is_empty(), "targets", "must name a layer");
+        check(!lora.targets.all().is_empty(), "targets", "must name a layer");
+        if let Targets::Pattern(pattern) = &lora.targets
+            && let Err(text) = Targets::expression(pattern)
+        {
+            check(false, "targets", &text);
+        }
         let text = "the weights of these layers are frozen, and a checkpoint holds only their hash: set init.from to \
                     pretrained weights, or checkpoint.frozen to true";
         check(config.keeps_frozen(), "targets", text);
@@ -120,15 +176,11 @@ impl Adapter {
         }
     }
 
-    /// Adds the LoRA update: maps the layer's input x [.., inputs] and output y [.., outputs] to y + (α/r)·(drop(x) Aᵀ)
-    /// Bᵀ.
+    /// Adds the LoRA update: maps the layer's input x [.., inputs] and output y [.., outputs] to y + s·(drop(x) Aᵀ) Bᵀ.
     pub(crate) fn add(&self, forward: &Forward, x: &Var, y: &Var) -> Result<Var> {
-        let op = Linear { bias: false, activation: tensor::ops::activation::Activation::Identity };
-        let low = forward.apply(op, &[&forward.dropout(x, self.dropout)?, forward.get(self.a)])?;
-        let scale = forward.to_compute_dtype(&forward.full(&[1], self.scale)?)?;
-        let low = forward.apply(Binary::Multiply, &[&low, &scale])?;
-        let update = forward.apply(op, &[&low, forward.get(self.b)])?;
-        forward.apply(Binary::Add, &[y, &update])
+        let x = forward.dropout(x, self.dropout)?;
+        let [a, b] = [self.a, self.b].map(|id| forward.get(id));
+        forward.apply(LowRank { scale: self.scale }, &[y, &x, a, b])
     }
 }
 
@@ -138,9 +190,10 @@ mod tests {
 
     #[test]
     fn targets_are_whole_parts_of_names() {
-        let targets = vec!["query".into(), "output.dense".into()];
-        let lora = Lora { r: 2, alpha: 4.0, dropout: 0.0, targets, pooler: true };
+        let targets = vec!["query".to_string(), "output.dense".into()].into();
+        let lora = Lora { r: 4, alpha: 8.0, rslora: false, dropout: 0.0, targets, pooler: true };
         assert_eq!(lora.scale(), 2.0);
+        assert_eq!(Lora { rslora: true, ..lora.clone() }.scale(), 4.0);
         for (name, target) in [
             ("encoder.layer.0.attention.self.query", Some("query")),
             ("query", Some("query")),
@@ -152,5 +205,26 @@ mod tests {
             let expected: Vec<&str> = target.into_iter().collect();
             assert_eq!(lora.targets_of(name), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn expressions_match_whole_names() {
+        let of = |pattern: &str| {
+            let targets = Targets::Pattern(pattern.into());
+            Lora { r: 4, alpha: 8.0, rslora: false, dropout: 0.0, targets, pooler: true }
+        };
+        let layers = r".*layer\.[02]\..*(query|value)";
+        for (name, is_target) in [
+            ("encoder.layer.0.attention.self.query", true),
+            ("encoder.layer.2.attention.self.value", true),
+            ("encoder.layer.1.attention.self.query", false),
+            ("encoder.layer.0.attention.self.query.more", false),
+        ] {
+            assert_eq!(!of(layers).targets_of(name).is_empty(), is_target, "{name}");
+            assert_eq!(of(ALL_LINEAR).targets_of(name), [ALL_LINEAR]);
+        }
+        // An alternative is part of the whole.
+        assert!(of("key|query").targets_of("querying").is_empty());
+        assert!(Targets::expression("layer.(").unwrap_err().contains("layer.( is not"));
     }
 }

@@ -1,7 +1,7 @@
 //! PEFT's file formats: `adapter_config.json`, and `adapter_model.safetensors` with A, B and the fully trained layers,
 //! whose names start with `base_model.model.`.
 
-use super::Lora;
+use super::{Lora, Targets};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 1 << 20;
 
 /// Creates the content of adapter_config.json for the layers `targets` of the model in the folder `base`. `task` is
 /// PEFT's `task_type`; `saved` are the fully trained modules, PEFT's `modules_to_save`.
-pub fn config(lora: &Lora, targets: &[String], task: &str, base: &str, saved: &[&str]) -> Value {
+pub fn config(lora: &Lora, targets: &Targets, task: &str, base: &str, saved: &[&str]) -> Value {
     json!({
         "peft_type": "LORA",
         "task_type": task,
@@ -27,6 +27,7 @@ pub fn config(lora: &Lora, targets: &[String], task: &str, base: &str, saved: &[
         "inference_mode": true,
         "r": lora.r,
         "lora_alpha": lora.alpha,
+        "use_rslora": lora.rslora,
         "lora_dropout": lora.dropout,
         "target_modules": targets,
         "modules_to_save": saved,
@@ -44,7 +45,9 @@ struct Config {
     lora_alpha: f64,
     #[serde(default)]
     lora_dropout: f64,
-    target_modules: Value,
+    target_modules: Targets,
+    #[serde(default)]
+    use_rslora: Option<bool>,
     #[serde(default)]
     modules_to_save: Option<Vec<String>>,
     #[serde(default)]
@@ -73,7 +76,7 @@ const KEYS: &Keys = &[
     ("layer_replication", Key::Off),
     ("alora_invocation_tokens", Key::Off),
     ("ensure_weight_tying", Key::Off),
-    ("use_rslora", Key::Off),
+    ("use_rslora", Key::Read),
     ("use_dora", Key::Off),
     ("use_qalora", Key::Off),
     ("use_bdlora", Key::Off),
@@ -118,13 +121,7 @@ pub fn read(folder: &Path) -> Result<Lora> {
     if CHANGE_BASE.iter().any(|name| start.starts_with(name)) {
         return Err(bad(format!("init_lora_weights {start} is not supported")));
     }
-    let mut targets: Vec<String> =
-        serde_json::from_value(config.target_modules.clone()).map_err(|_| {
-            bad(format!(
-                "target_modules {} is not a list of names; PEFT writes the list when it saves an adapter",
-                config.target_modules
-            ))
-        })?;
+    let mut targets = config.target_modules;
     let saved = config.modules_to_save.unwrap_or_default();
     if let Some(other) = saved.iter().find(|module| !SAVED.iter().any(|own| module.ends_with(own)))
     {
@@ -133,13 +130,16 @@ pub fn read(folder: &Path) -> Result<Lora> {
         )));
     }
     // PEFT adapts no layer inside a fully trained module, but "all-linear" also lists the layers of RoBERTa's head.
-    targets.retain(|target| {
-        let is_inside = |module: &String| target.starts_with(&format!("{module}."));
-        !saved.iter().any(is_inside)
-    });
+    if let Targets::Names(names) = &mut targets {
+        names.retain(|target| {
+            let is_inside = |module: &String| target.starts_with(&format!("{module}."));
+            !saved.iter().any(is_inside)
+        });
+    }
     let pooler = saved.iter().any(|module| module.ends_with("pooler"));
-    let Config { r, lora_alpha: alpha, lora_dropout: dropout, .. } = config;
-    Ok(Lora { r, alpha, dropout, targets, pooler })
+    let (r, alpha, dropout) = (config.r, config.lora_alpha, config.lora_dropout);
+    let rslora = config.use_rslora.unwrap_or(false);
+    Ok(Lora { r, alpha, rslora, dropout, targets, pooler })
 }
 
 #[cfg(test)]
@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn a_pooler_is_trained_if_the_file_says_so() {
         let folder = tempfile::tempdir().unwrap();
-        let targets = vec!["query".to_string()];
-        let lora = Lora { r: 4, alpha: 6.0, dropout: 0.1, targets, pooler: true };
+        let targets = Targets::Pattern(".*query".into());
+        let lora = Lora { r: 4, alpha: 6.0, rslora: true, dropout: 0.1, targets, pooler: true };
         let own = config(&lora, &lora.targets, "SEQ_CLS", "", &["classifier", "pooler"]);
         std::fs::write(folder.path().join(CONFIG), own.to_string()).unwrap();
         assert_eq!(read(folder.path()).unwrap(), lora);
@@ -168,18 +168,19 @@ mod tests {
     fn layers_of_modules_that_are_trained_completely_are_no_targets() {
         let folder = tempfile::tempdir().unwrap();
         let targets = ["classifier.dense".to_string(), "query".into(), "classifiers.dense".into()];
+        let names = targets.to_vec().into();
         let lora =
-            Lora { r: 4, alpha: 6.0, dropout: 0.1, targets: targets.to_vec(), pooler: false };
+            Lora { r: 4, alpha: 6.0, rslora: false, dropout: 0.1, targets: names, pooler: false };
         let own = config(&lora, &lora.targets, "SEQ_CLS", "", &["classifier", "score"]);
         std::fs::write(folder.path().join(CONFIG), own.to_string()).unwrap();
-        assert_eq!(read(folder.path()).unwrap().targets, targets[1..]);
+        assert_eq!(read(folder.path()).unwrap().targets.all(), &targets[1..]);
     }
 
     #[test]
     fn options_that_change_the_formula_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let lora =
-            Lora { r: 4, alpha: 6.0, dropout: 0.1, targets: vec!["query".into()], pooler: false };
+        let targets = vec!["query".to_string()].into();
+        let lora = Lora { r: 4, alpha: 6.0, rslora: false, dropout: 0.1, targets, pooler: false };
         let own = config(&lora, &lora.targets, "SEQ_CLS", "", &["classifier"]);
         let read = |config: &Value| {
             std::fs::write(folder.path().join(CONFIG), config.to_string()).unwrap();
@@ -203,13 +204,11 @@ mod tests {
             assert_eq!(with(key, value), Ok(lora.clone()), "{key}");
         }
         for (key, value) in [
-            ("use_rslora", json!(true)),
             ("bias", json!("all")),
             ("rank_pattern", json!({"query": 2})),
             ("arrow_config", json!({"top_k": 1})),
             ("init_lora_weights", json!("pissa_niter_4")),
-            ("target_modules", json!("all-linear")),
-            ("target_modules", json!(".*query")),
+            ("target_modules", json!(7)),
             ("layers_to_transform", json!([1])),
             ("exclude_modules", json!(["key"])),
             ("modules_to_save", json!(["embeddings"])),

@@ -1,5 +1,6 @@
 //! Weight files written by other programs: safetensors, PyTorch's `.pt` and `.bin`, and Hugging Face transformers'
-//! index for tensors sharded over several such files.
+//! index for tensors sharded over several such files. Weights that bitsandbytes quantised to 4 bits appear as the
+//! matrices that they stand for.
 //!
 //! The files are untrusted. [`open`] reads only the names, shapes and positions of the tensors. Values are read one
 //! tensor at a time on request, so that a file with bogus sizes costs no memory. Pickles are parsed but never executed;
@@ -8,6 +9,8 @@
 mod layout;
 mod names;
 mod pickle;
+mod quantise;
+mod quantised;
 mod sharded;
 mod torch;
 mod write;
@@ -15,8 +18,10 @@ mod write;
 pub(crate) use layout::assemble;
 pub use layout::{ForeignModel, Layout, Piece};
 pub use names::{NameMap, Named};
+pub use quantise::{QuantisedModel, quantise};
 pub use write::write;
 
+use quantised::Pieces;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -27,15 +32,22 @@ use tensor::{Dtype, FileDtype, Tensor, with_element};
 use unix::text::quote;
 use unix::{Error, Result};
 
+/// Files of weights in a folder of transformers, by preference.
+const WEIGHTS: [&str; 4] = [
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+];
 /// Maximum number of tensors in a file.
 const MAX_TENSORS: usize = 100_000;
 
 /// Description of a tensor in a weight file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TensorEntry {
     /// Tensor name; the keys of nested containers are joined with dots.
     pub name: String,
-    /// Dtype in the file.
+    /// Dtype in the file; of a quantised matrix, that of its values.
     pub dtype: FileDtype,
     /// Shape.
     pub shape: Vec<usize>,
@@ -45,6 +57,8 @@ pub struct TensorEntry {
     start: u64,
     /// Index of the file that holds the tensor, if there are several.
     part: usize,
+    /// The tensors of a quantised matrix.
+    quantised: Option<Box<Pieces>>,
 }
 
 /// An open weight file.
@@ -63,6 +77,14 @@ struct WeightShard {
     bytes: u64,
 }
 
+/// Returns the file of weights, or the index of several, in a folder of transformers. Errors: 66 when there is none.
+pub fn folder_weights(folder: &Path) -> Result<PathBuf> {
+    let found = WEIGHTS.iter().map(|name| folder.join(name)).find(|path| path.is_file());
+    found.ok_or_else(|| {
+        Error::open(folder, format!("it has neither {} nor {}", WEIGHTS[0], WEIGHTS[2]))
+    })
+}
+
 /// Opens a weight file and reads its list of tensors. The format is detected from the first bytes; a file whose name
 /// ends in `.index.json` lists several files in the same folder.
 ///
@@ -73,7 +95,7 @@ pub fn open(path: &Path) -> Result<WeightFile> {
         return sharded::open(path);
     }
     let (part, tensors) = open_part(path)?;
-    Ok(WeightFile { path: path.into(), parts: vec![part], tensors })
+    quantised::grouped(WeightFile { path: path.into(), parts: vec![part], tensors })
 }
 
 /// Opens a single file; its tensors have part number 0.
@@ -117,6 +139,9 @@ impl WeightFile {
     /// Reads a tensor of this file in row-major order, converted to `dtype`. Errors: 65 when it does not fit into
     /// memory, 74 when reading fails.
     pub fn read(&self, stored: &TensorEntry, dtype: Dtype) -> Result<Tensor> {
+        if stored.quantised.is_some() {
+            return Ok(self.read_stored(stored)?.dense(dtype));
+        }
         let part =
             self.parts.get(stored.part).ok_or_else(|| Error::bug("a tensor of another file"))?;
         part.check(stored).map_err(Error::data)?;
@@ -196,6 +221,7 @@ fn safetensors(file: &File) -> Result<Vec<TensorEntry>, String> {
         shape: entry.shape,
         start: entry.start,
         part: 0,
+        quantised: None,
     };
     Ok(header.entries.into_iter().map(entry).collect())
 }

@@ -1,7 +1,7 @@
 //! Sharded weight files as saved by Hugging Face transformers for large models: `model.safetensors.index.json` or
 //! `pytorch_model.bin.index.json` maps the name of each tensor to its file in the same directory.
 
-use super::{MAX_TENSORS, TensorEntry, WeightFile, open_part};
+use super::{MAX_TENSORS, TensorEntry, WeightFile, open_part, quantised};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -48,5 +48,5 @@ pub(super) fn open(path: &Path) -> Result<WeightFile> {
         }
         parts.push(part);
     }
-    Ok(WeightFile { path: path.into(), parts, tensors })
+    quantised::grouped(WeightFile { path: path.into(), parts, tensors })
 }

@@ -154,6 +154,7 @@ impl Walk<'_> {
             strides: view.strides.clone(),
             start,
             part: 0,
+            quantised: None,
         })
     }
 }

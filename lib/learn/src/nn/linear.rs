@@ -1,8 +1,9 @@
 use crate::adapt::Adapter;
-use crate::forward::Forward;
+use crate::forward::{Forward, Weight};
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::activation::Activation;
+use tensor::ops::frozen_linear::FrozenLinear;
 use tensor::ops::linear;
 use unix::Result;
 
@@ -38,7 +39,7 @@ impl Linear {
         bias: Init,
     ) -> Self {
         b.scope(name, |b| Self {
-            weight: b.param("weight", &[outputs, inputs], weight),
+            weight: b.linear_weight([outputs, inputs], weight),
             bias: Some(b.param("bias", &[outputs], bias)),
             activation: Activation::Identity,
             adapter: b.adapter(inputs, outputs),
@@ -54,7 +55,7 @@ impl Linear {
         weight: Init,
     ) -> Self {
         b.scope(name, |b| Self {
-            weight: b.param("weight", &[outputs, inputs], weight),
+            weight: b.linear_weight([outputs, inputs], weight),
             bias: None,
             activation: Activation::Identity,
             adapter: b.adapter(inputs, outputs),
@@ -87,11 +88,18 @@ impl Linear {
             None => self.activation,
             Some(_) => Activation::Identity,
         };
-        let op = linear::Linear { bias: self.bias.is_some(), activation };
-        let weight = forward.get(self.weight);
-        let y = match self.bias {
-            Some(bias) => forward.apply(op, &[x, weight, forward.get(bias)]),
-            None => forward.apply(op, &[x, weight]),
+        let bias = self.bias.map(|bias| forward.get(bias));
+        let y = match forward.weight(self.weight) {
+            Weight::Dense(weight) => {
+                let inputs = [x, weight].into_iter().chain(bias);
+                let op = linear::Linear { bias: bias.is_some(), activation };
+                forward.apply(op, &inputs.collect::<Vec<_>>())
+            }
+            Weight::Stored(weight, pieces) => {
+                let inputs = [x, &pieces[0]].into_iter().chain(bias).chain(&pieces[1..]);
+                let op = FrozenLinear { weight, bias: bias.is_some(), activation };
+                forward.apply(op, &inputs.collect::<Vec<_>>())
+            }
         }?;
         let Some(adapter) = &self.adapter else { return Ok(y) };
         let y = adapter.add(forward, x, &y)?;

@@ -2,18 +2,22 @@
 //! [`ParamId`]s; each [`Forward`](crate::forward::Forward) supplies the values, so the same code runs with the trained
 //! weights, their moving average or an f64 copy.
 
+mod builder;
 mod init;
+mod stored;
 
+pub use builder::Builder;
 pub use init::Init;
+pub use stored::{Quantised, Storage, Value};
+pub(crate) use stored::{check, grouped, groups, layout};
 
-use crate::adapt::{Adapter, Lora, is_adapter};
-use crate::config::Config;
-use std::collections::BTreeMap;
-use tensor::random::{Philox, Purpose};
+use crate::adapt::is_adapter;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
+use tensor::nf4::Nf4;
+use tensor::ops::cast;
 use tensor::{Device, Dtype, Tensor};
 use unix::space::human_bytes;
-use unix::status::Cause;
-use unix::text::matches;
 use unix::{Error, Result};
 
 /// Name under which a checkpoint's dependencies list the frozen parameters.
@@ -28,13 +32,14 @@ pub enum ParamId {
     Frozen(usize),
 }
 
-/// The parameters of a model. Frozen parameters have no gradient, optimizer state or moving average, and keep their
-/// original dtype. A checkpoint stores only their hash, unless `checkpoint.frozen` is set.
+/// The parameters of a model. Frozen parameters have no gradient, optimizer state or moving average, and are stored as in
+/// the file that they come from: in any floating-point dtype or, the weights of linear layers, in 4 bits. A checkpoint
+/// stores only their hash, unless `checkpoint.frozen` is set.
 #[derive(Clone, Debug, Default)]
 pub struct ParamSet {
     /// Trained parameters, in f32.
     pub trained: Params,
-    /// Frozen parameters, in any dtype.
+    /// Frozen parameters, in any form.
     pub frozen: Params,
 }
 
@@ -42,6 +47,36 @@ impl ParamSet {
     /// Total number of elements, trained and frozen.
     pub fn count(&self) -> usize {
         self.trained.count() + self.frozen.count()
+    }
+
+    /// Describes the frozen parameters and the layers adapted by LoRA; None if there are none.
+    pub(crate) fn summary(&self) -> Option<String> {
+        let Self { trained, frozen } = self;
+        if frozen.entries.is_empty() {
+            return None;
+        }
+        let mut forms: BTreeMap<String, usize> = BTreeMap::new();
+        for (i, (_, shape)) in frozen.shapes().enumerate() {
+            let form = match frozen.quantised.contains_key(&i) {
+                true => "4 bits".to_string(),
+                false => frozen.entries[i].1.dtype().to_string(),
+            };
+            *forms.entry(form).or_default() += shape.iter().product::<usize>();
+        }
+        let forms: Vec<String> = forms.iter().map(|(form, n)| format!("{n} in {form}")).collect();
+        let adapters = trained.entries.iter().filter(|(name, _)| is_adapter(name));
+        let (mut layers, mut elements) = (0, 0);
+        for (_, tensor) in adapters {
+            layers += 1;
+            elements += tensor.len();
+        }
+        let lora = match layers {
+            0 => String::new(),
+            // A and B.
+            _ => format!("; LoRA of {} layers with {elements} parameters", layers / 2),
+        };
+        let bytes = human_bytes(frozen.bytes() as u64);
+        Some(format!("frozen: {} parameters, {bytes} ({}){lora}", frozen.count(), forms.join(", ")))
     }
 
     /// Copies the parameters to `device`.
@@ -57,12 +92,23 @@ impl From<Params> for ParamSet {
     }
 }
 
-/// Named tensors in registration order.
+/// Named tensors in registration order. A quantised weight has several: its codes have its name, and the others follow all
+/// parameters, with the names that bitsandbytes gives them.
 #[derive(Clone, Debug, Default)]
 pub struct Params {
     entries: Vec<(String, Tensor)>,
     /// Depth of each parameter ([`Builder::at_depth`]).
     depths: Vec<u32>,
+    /// Whether an assigned value keeps its dtype.
+    keeps_dtype: bool,
+    /// The parameters that are weights of linear layers, and may be quantised.
+    linear: BTreeSet<usize>,
+    /// Layout of each quantised weight, and the positions of its other tensors.
+    quantised: BTreeMap<usize, (Nf4, Vec<usize>)>,
+    /// Copies in the compute dtype, by position ([`Params::prepare`]).
+    prepared: BTreeMap<usize, Tensor>,
+    /// The hash, once it was computed, of parameters that do not change.
+    known_hash: OnceLock<String>,
 }
 
 impl Params {
@@ -83,12 +129,26 @@ impl Params {
 
     /// Mutable values, in registration order.
     pub fn tensors_mut(&mut self) -> impl Iterator<Item = &mut Tensor> {
+        self.known_hash = OnceLock::new();
         self.entries.iter_mut().map(|(_, t)| t)
     }
 
-    /// Total number of elements.
+    /// Number of parameters; further entries belong to quantised ones.
+    fn len(&self) -> usize {
+        self.depths.len()
+    }
+
+    /// Name and shape of each parameter.
+    pub fn shapes(&self) -> impl Iterator<Item = (&str, &[usize])> {
+        self.entries[..self.len()].iter().enumerate().map(|(i, (name, tensor))| {
+            let quantised = self.quantised.get(&i);
+            (name.as_str(), quantised.map_or(tensor.shape(), |(layout, _)| &layout.shape))
+        })
+    }
+
+    /// Total number of elements of the parameters.
     pub fn count(&self) -> usize {
-        self.tensors().map(Tensor::len).sum()
+        self.shapes().map(|(_, shape)| shape.iter().product::<usize>()).sum()
     }
 
     /// Total size of all values in bytes.
@@ -96,12 +156,14 @@ impl Params {
         self.tensors().map(Tensor::bytes).sum()
     }
 
-    /// Converts the parameters to a different dtype.
+    /// Converts the parameters to a different dtype, except quantised ones.
     pub fn to_dtype(&self, dtype: Dtype) -> Params {
-        Params {
-            entries: self.entries.iter().map(|(n, t)| (n.clone(), t.to_dtype(dtype))).collect(),
-            depths: self.depths.clone(),
-        }
+        let convert = |(i, (name, tensor)): (usize, &(String, Tensor))| {
+            let is_dense = i < self.len() && !self.quantised.contains_key(&i);
+            (name.clone(), if is_dense { tensor.to_dtype(dtype) } else { tensor.clone() })
+        };
+        let entries = self.entries.iter().enumerate().map(convert).collect();
+        Params { entries, prepared: BTreeMap::new(), known_hash: OnceLock::new(), ..self.clone() }
     }
 
     /// The device that holds the parameters.
@@ -111,14 +173,108 @@ impl Params {
 
     /// Copies the parameters to `device`.
     pub fn to_device(&self, device: Device) -> Result<Params> {
-        Ok(Params { entries: to_device(&self.entries, device)?, depths: self.depths.clone() })
+        let entries = to_device(&self.entries, device)?;
+        Ok(Params { entries, prepared: BTreeMap::new(), ..self.clone() })
     }
 
-    /// First 64 bits of the hash of all values, in hexadecimal.
+    /// First 64 bits of the hash of all values, in hexadecimal. Computed once for frozen parameters.
     pub fn hash(&self) -> Result<String> {
+        if let Some(known) = self.known_hash.get() {
+            return Ok(known.clone());
+        }
         let of = |tensor: &Tensor| Ok(blake3::hash(tensor.to_host()?.as_bytes()).to_hex());
         let hashes = self.tensors().map(of).collect::<Result<Vec<_>>>()?;
-        Ok(hash_of(hashes.iter().map(|hash| hash.as_str())))
+        let hash = hash_of(hashes.iter().map(|hash| hash.as_str()));
+        if self.keeps_dtype {
+            let _ = self.known_hash.set(hash.clone());
+        }
+        Ok(hash)
+    }
+
+    /// The layout and the tensors of a quantised weight; None for a dense one.
+    pub(crate) fn quantised(&self, i: usize) -> Option<(Nf4, Vec<&Tensor>)> {
+        let (layout, rest) = self.quantised.get(&i)?;
+        let pieces = std::iter::once(&i).chain(rest).map(|at| &self.entries[*at].1);
+        Some((*layout, pieces.take(layout.pieces().len()).collect()))
+    }
+
+    /// Whether a parameter is the weight of a linear layer.
+    pub(crate) fn is_linear(&self, i: usize) -> bool {
+        self.linear.contains(&i)
+    }
+
+    /// Replaces a frozen parameter by a value of the same shape, in its own form. A quantised value of anything but the
+    /// weight of a linear layer is dequantised.
+    pub fn set(&mut self, i: usize, value: Value) {
+        self.known_hash = OnceLock::new();
+        self.prepared.remove(&i);
+        self.forget_codes(i);
+        match value {
+            Value::Nf4(weight) if self.linear.contains(&i) => {
+                let name = self.entries[i].0.clone();
+                let layout = weight.layout;
+                let mut entries = weight.entries(&name).into_iter();
+                self.entries[i] = entries.next().unwrap_or_else(|| self.entries[i].clone());
+                let rest = (self.entries.len()..).zip(entries);
+                let rest: Vec<usize> = rest
+                    .map(|(at, entry)| {
+                        self.entries.push(entry);
+                        at
+                    })
+                    .collect();
+                self.quantised.insert(i, (layout, rest));
+            }
+            other => {
+                let dtype = other.dtype();
+                self.entries[i].1 = other.dense(dtype);
+            }
+        }
+    }
+
+    /// Removes the tensors of a quantised weight but the first.
+    fn forget_codes(&mut self, i: usize) {
+        let (_, mut old) = self.quantised.remove(&i).unzip();
+        for at in old.iter_mut().flatten().rev() {
+            self.entries.remove(*at);
+            let others = self.quantised.values_mut().flat_map(|(_, rest)| rest);
+            others.filter(|other| **other > *at).for_each(|other| *other -= 1);
+        }
+    }
+
+    /// All parameters, with quantised ones dequantised.
+    pub fn dense(&self) -> Vec<(String, Tensor)> {
+        let dense = |i: usize| {
+            let (name, tensor) = &self.entries[i];
+            let found =
+                self.quantised(i).map(|(layout, pieces)| layout.dequantised(&pieces, layout.dtype));
+            (name.clone(), found.unwrap_or_else(|| tensor.clone()))
+        };
+        (0..self.len()).map(dense).collect()
+    }
+
+    /// Makes copies in `dtype`, in which the model computes, of parameters that do not change: vectors, and whatever needs
+    /// less memory in it. Others are converted where they are used.
+    pub(crate) fn prepare(&mut self, dtype: Dtype) {
+        for i in 0..self.len() {
+            let tensor = &self.entries[i].1;
+            let (own, is_small) = (tensor.dtype(), tensor.shape().len() < 2);
+            if own.is_float() && own != dtype && (is_small || dtype.bytes() < own.bytes()) {
+                let copy = match tensor.device() {
+                    Device::Cpu => tensor.to_dtype(dtype),
+                    device => {
+                        let mut copy = Tensor::empty_on(device, tensor.shape(), dtype);
+                        cast::convert(tensor, &mut copy);
+                        copy
+                    }
+                };
+                self.prepared.insert(i, copy);
+            }
+        }
+    }
+
+    /// The copies that [`Self::prepare`] made, by position.
+    pub(crate) fn prepared(&self) -> &BTreeMap<usize, Tensor> {
+        &self.prepared
     }
 
     /// Assigns `values`, which must have the same names and shapes, in any order.
@@ -128,16 +284,22 @@ impl Params {
 
     /// Like [`Params::assign`], but only for parameters whose names start with `prefix`.
     pub fn assign_scope(&mut self, prefix: &str, values: &[(String, Tensor)]) -> Result<()> {
-        for (name, tensor) in self.entries.iter_mut().filter(|(name, _)| name.starts_with(prefix)) {
-            let Some((_, value)) = values.iter().find(|(n, _)| n == name) else {
+        let mut values: BTreeMap<String, Value> =
+            stored::grouped(values).map_err(Error::data)?.into_iter().collect();
+        for i in 0..self.len() {
+            let (name, old) = self.entries[i].clone();
+            if !name.starts_with(prefix) {
+                continue;
+            }
+            let Some(value) = values.remove(&name) else {
                 return Err(Error::data(format!("the checkpoint has no parameter {name}")));
             };
-            if value.shape() != tensor.shape() {
+            let is = self.quantised.get(&i).map_or(old.shape(), |(layout, _)| &layout.shape);
+            if value.shape() != is {
                 return Err(Error::data(format!(
-                    "parameter {name} is {:?} in the checkpoint and {:?} in the model: \
+                    "parameter {name} is {:?} in the checkpoint and {is:?} in the model: \
                      is this the configuration it was trained with?",
                     value.shape(),
-                    tensor.shape()
                 )));
             }
             if !value.dtype().is_float() {
@@ -146,10 +308,16 @@ impl Params {
                     value.dtype()
                 )));
             }
-            *tensor = value.to_dtype(tensor.dtype()).to_device(tensor.device())?;
+            if self.keeps_dtype {
+                let device = old.device();
+                self.set(i, value.to_device(device)?);
+            } else {
+                let value = value.dense(old.dtype());
+                self.entries[i].1 = value.to_device(old.device())?;
+            }
         }
-        match values.iter().find(|(n, _)| !self.entries.iter().any(|(m, _)| m == n)) {
-            Some((name, _)) => Err(Error::data(format!(
+        match values.into_keys().next() {
+            Some(name) => Err(Error::data(format!(
                 "the checkpoint has a parameter {name} that the model lacks"
             ))),
             None => Ok(()),
@@ -170,226 +338,4 @@ pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
 /// Copies named tensors to `device`.
 pub fn to_device(tensors: &[(String, Tensor)], device: Device) -> Result<Vec<(String, Tensor)>> {
     tensors.iter().map(|(name, t)| Ok((name.clone(), t.to_device(device)?))).collect()
-}
-
-/// Registers the parameters of a model while the model is being built.
-pub struct Builder {
-    random: Philox,
-    prefix: String,
-    params: ParamSet,
-    /// Name patterns of the parameters to freeze.
-    frozen: Vec<String>,
-    /// Name patterns of the parameters that keep their initial values when section `init` of the configuration replaces
-    /// the others; None without that section.
-    kept: Option<Vec<String>>,
-    /// Depth of the parameters that are registered next.
-    depth: u32,
-    /// LoRA configuration of the part under construction.
-    lora: Option<Lora>,
-    /// LoRA targets, and whether each one names a layer of any part.
-    targets: BTreeMap<String, bool>,
-    /// Number of elements registered so far, and the maximum that fits into memory.
-    elements: u64,
-    most: u64,
-    /// Reason why the model cannot be built.
-    problem: Option<String>,
-}
-
-impl Builder {
-    /// Creates a builder whose random values depend only on `seed` and the position of each parameter.
-    pub fn new(seed: u64) -> Self {
-        // Parameters are allocated up to this limit, beyond which a control group kills the process.
-        let most = unix::memory::available().map_or(u64::MAX, |bytes| bytes / 10 * 9 / 4);
-        Self {
-            random: Philox::new(seed, Purpose::Weights),
-            prefix: String::new(),
-            params: ParamSet::default(),
-            frozen: Vec::new(),
-            kept: None,
-            depth: 0,
-            lora: None,
-            targets: BTreeMap::new(),
-            elements: 0,
-            most,
-            problem: None,
-        }
-    }
-
-    /// Creates a builder for a configuration. Values that its section `init` replaces are not drawn and stay undefined
-    /// until then.
-    pub fn of<D, M, L>(config: &Config<D, M, L>) -> Self {
-        let kept = config.init.as_ref().map(|init| init.names.keep.clone());
-        Self { kept, ..Self::new(config.seed) }
-    }
-
-    /// Freezes every parameter registered later whose name matches one of `patterns`, e.g. `encoder.*`.
-    pub fn freeze(&mut self, patterns: &[String]) {
-        self.frozen.extend_from_slice(patterns);
-    }
-
-    /// Builds a part with LoRA: its parameters are frozen, except those that `lora` adds to its linear layers. Without
-    /// `lora`, all parameters are trained. [`Builder::check`] reports a target that names no linear layer.
-    pub fn adapted<R>(&mut self, lora: Option<&Lora>, build: impl FnOnce(&mut Self) -> R) -> R {
-        for target in lora.into_iter().flat_map(|lora| &lora.targets) {
-            self.targets.entry(target.clone()).or_default();
-        }
-        let outer = std::mem::replace(&mut self.lora, lora.cloned());
-        let part = build(self);
-        self.lora = outer;
-        part
-    }
-
-    /// Registers the LoRA parameters of the linear layer in the current scope, if the layer is a target.
-    pub(crate) fn adapter(&mut self, inputs: usize, outputs: usize) -> Option<Adapter> {
-        let name = self.prefix.strip_suffix('.')?;
-        let lora = self.lora.as_ref()?;
-        // Several targets may match the same layer.
-        let targets = lora.targets_of(name);
-        if targets.is_empty() {
-            return None;
-        }
-        self.targets.extend(targets.into_iter().map(|target| (target, true)));
-        // The adapter's own parameters are trained.
-        let outer = self.lora.take();
-        let adapter = outer.as_ref().map(|lora| Adapter::new(self, lora, inputs, outputs));
-        self.lora = outer;
-        adapter
-    }
-
-    /// Rejects the configuration of a part whose sizes do not fit together; [`Builder::check`] reports the first
-    /// problem.
-    pub fn refuse(&mut self, problem: impl Into<String>) {
-        self.problem.get_or_insert_with(|| problem.into());
-    }
-
-    /// Checks the registered parts. Errors: 78 when a part was rejected or the parameters do not fit into memory; those
-    /// beyond the limit were registered with no elements.
-    pub fn check(&self) -> Result<()> {
-        if let Some(problem) = &self.problem {
-            return Err(Error::config(problem));
-        }
-        if let Some((target, _)) = self.targets.iter().find(|(_, used)| !**used) {
-            return Err(Error::config(format!(
-                "model.lora.targets: no linear layer that can be adapted is named {target}; `ckpt show` lists the parameters \
-                 of a checkpoint"
-            )));
-        }
-        if self.elements <= self.most {
-            return Ok(());
-        }
-        let bytes = |elements: u64| human_bytes(elements.saturating_mul(4));
-        Err(Error::config(format!(
-            "model: the parameters need {} of memory, but {} is available: choose smaller sizes",
-            bytes(self.elements),
-            bytes(self.most)
-        ))
-        .caused_by(Cause::OutOfMemory))
-    }
-
-    /// Registers a parameter of the given shape.
-    pub fn param(&mut self, name: &str, shape: &[usize], init: Init) -> ParamId {
-        let id = self.params.trained.entries.len() + self.params.frozen.entries.len();
-        let elements = shape.iter().fold(1, |all: u64, n| all.saturating_mul(*n as u64));
-        self.elements = self.elements.saturating_add(elements);
-        let shape = if self.elements <= self.most { shape } else { &[0] };
-        let is_replaced = self.kept.as_ref().is_some_and(|kept| {
-            let name = format!("{}{name}", self.prefix);
-            !is_adapter(&name) && !kept.iter().any(|pattern| matches(pattern, &name))
-        });
-        let values = match is_replaced {
-            true => Tensor::empty(shape, Dtype::F32),
-            false => init.values(&self.random, id as u64, shape),
-        };
-        self.value(name, values)
-    }
-
-    /// Registers a parameter with the given values.
-    pub fn value(&mut self, name: &str, tensor: Tensor) -> ParamId {
-        let name = format!("{}{name}", self.prefix);
-        let (params, id): (_, fn(usize) -> ParamId) = match self.lora.is_some()
-            || self.frozen.iter().any(|pattern| matches(pattern, &name))
-        {
-            false => (&mut self.params.trained, ParamId::Trained),
-            true => (&mut self.params.frozen, ParamId::Frozen),
-        };
-        params.entries.push((name, tensor));
-        params.depths.push(self.depth);
-        id(params.entries.len() - 1)
-    }
-
-    /// Builds a submodule whose parameter names start with `name.`.
-    pub fn scope<R>(
-        &mut self,
-        name: impl std::fmt::Display,
-        build: impl FnOnce(&mut Self) -> R,
-    ) -> R {
-        let outer = self.prefix.len();
-        self.prefix += &format!("{name}.");
-        let part = build(self);
-        self.prefix.truncate(outer);
-        part
-    }
-
-    /// Builds a part whose parameters are `depth` layers below the head, for `optimizer.layer_decay`. The default depth
-    /// is 0.
-    pub fn at_depth<R>(&mut self, depth: u32, build: impl FnOnce(&mut Self) -> R) -> R {
-        let outer = std::mem::replace(&mut self.depth, depth);
-        let part = build(self);
-        self.depth = outer;
-        part
-    }
-
-    /// Returns all registered parameters.
-    pub fn finish(self) -> ParamSet {
-        self.params
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The mean and standard deviation of n samples have standard errors of σ/√n and σ/√(2n); the tolerance is 5
-    /// standard errors.
-    #[test]
-    fn initial_values_have_the_moments_of_their_distribution() {
-        let n = 100_000;
-        // Standard deviation of a normal distribution truncated at ±2: √(1 - 4φ(2)/(2Φ(2) - 1)).
-        let cut = 0.879_625_662_f64;
-        for (init, bound, deviation) in [
-            (Init::linear(16), 0.25, 0.25 / 3f64.sqrt()),
-            (Init::Normal(0.02), f64::INFINITY, 0.02),
-            (Init::TruncatedNormal(0.02), 0.04, 0.02 * cut),
-        ] {
-            let mut builder = Builder::new(5);
-            builder.param("x", &[n], init);
-            let params = builder.finish();
-            let values = params.trained.entries()[0].1.to_f64();
-            let mean = values.iter().sum::<f64>() / n as f64;
-            let variance = values.iter().map(|x| x * x).sum::<f64>() / n as f64 - mean * mean;
-            assert!(values.iter().all(|x| x.abs() <= bound * (1.0 + 1e-6)), "{init:?}");
-            assert!(mean.abs() < 5.0 * deviation / (n as f64).sqrt(), "{init:?}: mean {mean}");
-            let error = (variance.sqrt() - deviation).abs();
-            let tolerance = 5.0 * deviation / (2.0 * n as f64).sqrt();
-            assert!(error < tolerance, "{init:?}: deviation {}", variance.sqrt());
-        }
-    }
-
-    #[test]
-    fn frozen_parameters_are_registered_apart_with_the_values_they_would_have_had() {
-        let build = |patterns: &[String]| {
-            let mut builder = Builder::new(7);
-            builder.freeze(patterns);
-            let id = builder.scope("encoder", |b| b.param("weight", &[3, 2], Init::Normal(1.0)));
-            builder.param("head", &[2], Init::linear(2));
-            (id, builder.finish())
-        };
-        let (id, trained) = build(&[]);
-        assert_eq!((id, trained.frozen.entries().len()), (ParamId::Trained(0), 0));
-        let (id, frozen) = build(&["encoder.*".into()]);
-        assert_eq!(id, ParamId::Frozen(0));
-        let values = |(name, tensor): &(String, Tensor)| (name.clone(), tensor.to_f64());
-        let of = |params: &Params| params.entries().iter().map(values).collect::<Vec<_>>();
-        assert_eq!([of(&frozen.frozen), of(&frozen.trained)].concat(), of(&trained.trained));
-    }
 }

@@ -61,7 +61,7 @@ fn dequantised_values_are_those_of_bitsandbytes_to_the_bit() {
             let shapes: Vec<_> =
                 pieces.iter().map(|piece| (piece.shape().to_vec(), piece.dtype())).collect();
             assert_eq!(layout.pieces(), shapes, "{case}, {kind}");
-            let found = layout.dequantised(&pieces.iter().collect::<Vec<_>>());
+            let found = layout.dequantised(&pieces.iter().collect::<Vec<_>>(), weight.dtype());
             assert_eq!(found.as_bytes(), of("weight").as_bytes(), "{case}, {kind}");
         }
     }
@@ -72,7 +72,8 @@ fn dequantised_values_are_those_of_bitsandbytes_to_the_bit() {
 fn quantising_twice_is_quantising_once() {
     let weight = tensor(&golden(), "f32/weight");
     let (layout, once) = quantise(&weight, false);
-    let (_, twice) = quantise(&layout.dequantised(&once.iter().collect::<Vec<_>>()), false);
+    let (_, twice) =
+        quantise(&layout.dequantised(&once.iter().collect::<Vec<_>>(), Dtype::F32), false);
     assert_eq!(once[0].as_bytes(), twice[0].as_bytes());
     assert_eq!(once[1].as_bytes(), twice[1].as_bytes());
 }

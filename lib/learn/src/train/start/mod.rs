@@ -197,6 +197,7 @@ fn resume_or_init<'a>(
     let config = unix::config::to_yaml(&job.task.resolved)?;
     unix::publish::publish_bytes(&run.config(), config.as_bytes())?;
     let parameters = params.trained.count();
+    params.summary().iter().for_each(|text| unix::note!("{text}"));
     let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
     let mut dependencies = task.dependencies();
     dependencies.extend(frozen);

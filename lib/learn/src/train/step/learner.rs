@@ -42,6 +42,8 @@ pub struct Learner {
     optimizer: Optimizer,
     schedule: Schedule,
     rule: StepPolicy,
+    /// The compute dtype.
+    dtype: Dtype,
     /// Whether checkpoints store the frozen parameters (`checkpoint.frozen`).
     stores_frozen: bool,
     /// With `optimizer.shard`, the rank that owns the optimizer state of each parameter.
@@ -135,11 +137,12 @@ fn initial_step_control(
 impl Learner {
     /// Creates the state before the first update, on the device of the parameters. Errors: errors of the device.
     pub fn new(
-        params: ParamSet,
+        mut params: ParamSet,
         config: &Config<(), (), ()>,
         ranks: &dyn Collective,
     ) -> Result<Self> {
         let (training, optimizer) = (&config.training, &config.optimizer);
+        params.frozen.prepare(numerics::dtype(training, params.trained.device()));
         let trained = &params.trained;
         optimizer.check_groups(&params)?;
         let lengths: Vec<usize> = trained.tensors().map(Tensor::len).collect();
@@ -162,6 +165,7 @@ impl Learner {
             sums_for_owner: owners.is_some() && ranks.uses_nccl(trained.device()),
             owners,
             stores_frozen: config.checkpoint.frozen,
+            dtype: numerics::dtype(training, trained.device()),
             average: training.ema.map(|_| trained.clone()),
             plateau_factor: 1.0,
             params,
@@ -354,6 +358,7 @@ impl Learner {
         }
         if let Some(frozen) = found.tensors("frozen") {
             self.params.frozen.assign(&frozen)?;
+            self.params.frozen.prepare(self.dtype);
         }
         self.plateau_factor = progress.plateau.factor;
         Ok(())

@@ -15,7 +15,6 @@ use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::attention::{Attention, Layout, Mask};
 use tensor::ops::binary::Binary;
-use tensor::ops::embedding::Embedding;
 use unix::Result;
 
 /// Standard deviation of initial weights (`initializer_range` of all these models).
@@ -139,7 +138,7 @@ impl Encoder {
         let inputs = [&tokens.ids, &tokens.positions, &tokens.types];
         let mut sum: Option<Var> = None;
         for (table, index) in self.tables.iter().zip(inputs) {
-            let found = forward.apply(Embedding, &[forward.get(*table), index])?;
+            let found = forward.embedding(*table, index)?;
             sum = Some(match sum {
                 Some(sum) => forward.apply(Binary::Add, &[&sum, &found])?,
                 None => found,

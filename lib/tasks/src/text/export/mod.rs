@@ -8,7 +8,7 @@ use super::trained::require_tokens_of;
 use data::split::SplitName;
 use data::text::{TokenInfo, TokenSet, Tokenizer};
 use head::{EXPORTABLE_TASKS, Head};
-use learn::adapt::{Lora, merged, peft};
+use learn::adapt::{Lora, Targets, merged, peft};
 use learn::foreign;
 use learn::init::InitFrom;
 use learn::params::Builder;
@@ -114,8 +114,7 @@ impl Model {
         let ModelSection { encoder, lora } = parts.section("model").context(checkpoint)?;
         let build = |b: &mut Builder| (source.build)(b, &parts, &info);
         let restored = parts.restore(Device::Cpu, build).context(checkpoint)?.params;
-        let [trained, frozen] = [&restored.trained, &restored.frozen].map(|p| p.entries());
-        let params = [trained, frozen].concat();
+        let params = [restored.trained.dense(), restored.frozen.dense()].concat();
         let params = match &lora {
             Some(lora) => merged(&params, lora.scale())?,
             None => params,
@@ -174,8 +173,8 @@ impl Model {
             let module = name.strip_suffix(".weight").unwrap_or_default();
             !lora.targets_of(module).is_empty() && !adapted.contains(&module)
         });
-        let targets: Vec<String> = match is_ambiguous {
-            true => adapted.into_iter().map(String::from).collect(),
+        let targets = match is_ambiguous {
+            true => Targets::Names(adapted.into_iter().map(String::from).collect()),
             false => lora.targets.clone(),
         };
         let saved: Vec<&str> = ["classifier", "pooler", "qa_outputs"]

@@ -29,7 +29,7 @@ const COMMON: &Keys = &[
     ("tie_encoder_decoder", Key::Off),
     ("pruned_heads", Key::Off),
     ("per_layer_config", Key::Off),
-    ("quantization_config", Key::Off),
+    ("quantization_config", Key::Read),
     ("auto_map", Key::Off),
     ("dtype", Key::NoEffect),
     ("torch_dtype", Key::NoEffect),
@@ -150,7 +150,24 @@ impl Config {
         })?;
         let own = if kind == Architecture::Distilbert { OF_DISTILBERT } else { OF_BERT };
         check(&path, &keys, &[own, COMMON].concat())?;
-        Ok(Self { path, keys, kind })
+        let config = Self { path, keys, kind };
+        config.require_nf4()?;
+        Ok(config)
+    }
+
+    /// Errors: 65 when the weights are quantised in another way than by bitsandbytes to NF4.
+    fn require_nf4(&self) -> Result<()> {
+        let Some(quantised) = self.get("quantization_config") else { return Ok(()) };
+        let has = |key: &str, value: Value| quantised.get(key) == Some(&value);
+        let is_known = has("quant_method", json!("bitsandbytes"))
+            && has("load_in_4bit", json!(true))
+            && has("bnb_4bit_quant_type", json!("nf4"));
+        match is_known {
+            true => Ok(()),
+            false => Err(self.error(
+                "quantization_config: only the 4-bit codes nf4 of bitsandbytes are supported",
+            )),
+        }
     }
 
     pub fn error(&self, what: &str) -> Error {

@@ -15,13 +15,6 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use unix::{Error, Result, warn};
 
-/// Files of weights, by preference.
-const WEIGHTS: [&str; 4] = [
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-];
 /// Files of tokenizers.
 const TOKENIZERS: [&str; 3] = ["tokenizer.json", "vocab.txt", "vocab.json"];
 /// What to start training from.
@@ -74,10 +67,7 @@ impl Pretrained {
             }
             encoder.tokenizer_hash = Some(tokenizer.hash().into());
         }
-        let weights = WEIGHTS.iter().map(|name| folder.join(name)).find(|path| path.is_file());
-        let weights = weights.ok_or_else(|| {
-            Error::open(folder, format!("it has neither {} nor {}", WEIGHTS[0], WEIGHTS[2]))
-        })?;
+        let weights = foreign::folder_weights(folder)?;
         let file = foreign::open(&weights)?;
         let bad = |what: &str| Error::data(format!("{}: {what}", weights.display()));
         let all: Vec<&str> = file.tensors().iter().map(|entry| entry.name.as_str()).collect();
@@ -89,7 +79,7 @@ impl Pretrained {
         if let Some(entry) = file.tensors().iter().filter(own).find(|e| !e.dtype.is_float()) {
             let (name, dtype) = (&entry.name, entry.dtype);
             return Err(bad(&format!(
-                "{name} has dtype {dtype}: quantised weights are not supported"
+                "{name} has dtype {dtype}: of quantised weights, only the 4-bit codes nf4 of bitsandbytes are supported"
             )));
         }
         let mut init = json!({

@@ -1,4 +1,4 @@
-use crate::dtype::Float;
+use crate::dtype::{Element, Float};
 use crate::for_rows;
 use crate::tensor::Tensor;
 
@@ -22,6 +22,17 @@ pub(crate) fn gather<T: Float>(
             Some(row) => out.copy_from_slice(row),
             None if accumulate => out.iter_mut().for_each(|y| *y += outside),
             None => out.fill(outside),
+        }
+    });
+}
+
+/// Copies rows of a table of any dtype, without a gradient; those outside it are not numbers.
+pub(super) fn rows<T: Element>(table: &Tensor, index: &[i32], out: &mut [T]) {
+    let (v, h, table) = (table.shape()[0], table.width(), table.read::<T>());
+    for_rows!((out, h), h, |position, out| {
+        match row(index[position], v).map(|row| &table[row * h..][..h]) {
+            Some(row) => out.copy_from_slice(row),
+            None => out.fill(T::of(f64::NAN)),
         }
     });
 }

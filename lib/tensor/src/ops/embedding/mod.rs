@@ -10,7 +10,7 @@ pub(crate) mod cuda;
 
 pub use cuda::SOURCE;
 
-use crate::dtype::{Dtype, Element};
+use crate::dtype::{Dtype, Element, bf16, f16};
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -33,9 +33,13 @@ impl Op for Embedding {
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [table, index] = [inputs[0], inputs[1]];
-        with_float!(out.dtype(), T => {
-            cpu::gather::<T>(table, index.read(), out.write(), T::of(f64::NAN), false);
-        });
+        match out.dtype() {
+            Dtype::Bf16 => cpu::rows::<bf16>(table, index.read(), out.write()),
+            Dtype::F16 => cpu::rows::<f16>(table, index.read(), out.write()),
+            dtype => with_float!(dtype, T => {
+                cpu::gather::<T>(table, index.read(), out.write(), T::of(f64::NAN), false);
+            }),
+        }
         vec![index.clone()]
     }
 

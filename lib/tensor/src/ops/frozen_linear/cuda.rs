@@ -3,7 +3,6 @@
 
 use super::{FrozenLinear, Storage};
 use crate::args;
-use crate::dtype::Dtype;
 use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, flat, source};
 use crate::nf4::Nf4;
 use crate::op::{Derivative, Grads, Launch, Saved};
@@ -36,15 +35,9 @@ pub(super) fn expand(weight: Storage, pieces: &[&Tensor], w: &mut Tensor) {
 
 /// The arguments that describe W.
 fn weight_args<'a>(layout: &Nf4, pieces: &[&'a Tensor]) -> Vec<Arg<'a>> {
-    let rounding = match layout.dtype {
-        Dtype::Bf16 => 1,
-        Dtype::F16 => 2,
-        _ => 0,
-    };
     let [codes, scales, numbers] = [0, 1, 2].map(|i| Arg::from(pieces[i]));
     let [largest, map] = [3, 4].map(|i| Arg::from(pieces.get(i).copied()));
-    let offset = Arg::from(layout.offset.unwrap_or(0.0));
-    vec![codes, scales, numbers, largest, map, offset, Arg::from(rounding)]
+    vec![codes, scales, numbers, largest, map, Arg::from(layout.offset.unwrap_or(0.0))]
 }
 
 impl Launch for FrozenLinear {

@@ -19,7 +19,6 @@ struct Weight {
   const float* largest;
   const float* map;
   float offset;
-  int rounding;
 };
 
 // The scale of a block of elements; each operation is rounded, as in bitsandbytes.
@@ -31,17 +30,6 @@ DEVICE float scale_of(const Weight& w, long long block) {
   return __fadd_rn(__fmul_rn(w.map[code], w.largest[block / NESTED_BLOCK]), w.offset);
 }
 
-// A value, rounded to the dtype of the weight, and then to that of x.
-DEVICE element value_of(const Weight& w, float number, float scale) {
-  float x = number * scale;
-  if (w.rounding == 1) {
-    x = to_float(from_float<bf16>(x));
-  } else if (w.rounding == 2) {
-    x = to_float(from_float<f16>(x));
-  }
-  return from_float<element>(x);
-}
-
 DEVICE float number_of(const float* numbers, unsigned byte, int i) {
   return numbers[i % 2 ? byte & 15 : byte >> 4];
 }
@@ -49,7 +37,7 @@ DEVICE float number_of(const float* numbers, unsigned byte, int i) {
 #define WEIGHT                                                                           \
   const unsigned char *__restrict__ codes, const void *__restrict__ scales,              \
       const float *__restrict__ given, const float *__restrict__ largest,                \
-      const float *__restrict__ map, float offset, int rounding
+      const float *__restrict__ map, float offset
 
 // out = the weight, n elements.
 KERNEL(frozen_linear_expand)(WEIGHT, element* __restrict__ out, long long n) {
@@ -58,7 +46,7 @@ KERNEL(frozen_linear_expand)(WEIGHT, element* __restrict__ out, long long n) {
     numbers[threadIdx.x] = given[threadIdx.x];
   }
   __syncthreads();
-  const Weight w{codes, scales, numbers, largest, map, offset, rounding};
+  const Weight w{codes, scales, numbers, largest, map, offset};
   long long i = flat_index();
   if (i + WIDTH <= n) {
     // WIDTH divides BLOCK, so all elements have the same scale.
@@ -67,12 +55,13 @@ KERNEL(frozen_linear_expand)(WEIGHT, element* __restrict__ out, long long n) {
     Vector<element, WIDTH> y;
 #pragma unroll
     for (int e = 0; e < WIDTH; e++) {
-      y.at[e] = value_of(w, number_of(numbers, bytes.at[e / 2], e), scale);
+      y.at[e] = from_float<element>(number_of(numbers, bytes.at[e / 2], e) * scale);
     }
     store_vector(out + i, y);
   } else {
     for (; i < n; i++) {
-      out[i] = value_of(w, number_of(numbers, codes[i / 2], (int)(i % 2)), scale_of(w, i / BLOCK));
+      const float number = number_of(numbers, codes[i / 2], (int)(i % 2));
+      out[i] = from_float<element>(number * scale_of(w, i / BLOCK));
     }
   }
 }
@@ -87,7 +76,7 @@ KERNEL(frozen_linear_rows)(WEIGHT, const element* __restrict__ x, const element*
     numbers[threadIdx.x] = given[threadIdx.x];
   }
   __syncthreads();
-  const Weight w{codes, scales, numbers, largest, map, offset, rounding};
+  const Weight w{codes, scales, numbers, largest, map, offset};
   const int column = blockIdx.x * (blockDim.x / WARP) + warp_id();
   if (column >= n) {
     return;
@@ -100,7 +89,8 @@ KERNEL(frozen_linear_rows)(WEIGHT, const element* __restrict__ x, const element*
     float values[COLUMNS];
 #pragma unroll
     for (int e = 0; e < COLUMNS; e++) {
-      values[e] = to_float(value_of(w, number_of(numbers, bytes.at[e / 2], e), scale));
+      // As if the weight had been dequantised.
+      values[e] = to_float(from_float<element>(number_of(numbers, bytes.at[e / 2], e) * scale));
     }
 #pragma unroll
     for (int row = 0; row < ROWS; row++) {

@@ -1,0 +1,178 @@
+//! Quantises the model in a folder of transformers to 4 bits.
+
+use super::{TensorEntry, folder_weights, open, write};
+use crate::params::{Storage, Value};
+use serde_json::{Map, Value as Json, json};
+use std::fs;
+use std::path::Path;
+use tensor::{Element, Tensor, with_element};
+use unix::publish::REAL;
+use unix::{Error, Result, small, space};
+
+/// Maximum size of a file that is copied, and of config.json.
+const MAX_BYTES: u64 = 256 << 20;
+/// Endings of files of weights, which are not copied.
+const WEIGHTS: [&str; 9] = [
+    ".safetensors",
+    ".safetensors.index.json",
+    ".bin",
+    ".bin.index.json",
+    ".pt",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".gguf",
+];
+/// Heads that models get after loading, which stay dense.
+const HEADS: [&str; 5] = ["classifier", "pre_classifier", "score", "qa_outputs", "lm_head"];
+
+/// What was quantised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct QuantisedModel {
+    /// Matrices in 4 bits.
+    pub quantised: usize,
+    /// Tensors that stay dense.
+    pub dense: usize,
+    /// Size of the weights before, in bytes.
+    pub bytes_before: u64,
+    /// Size of the weights now, in bytes.
+    pub bytes: u64,
+}
+
+/// Writes the model in `folder` (config.json, weights, tokenizer) as the folder `to`, with the weights of the linear layers
+/// inside its numbered blocks in NF4, as bitsandbytes stores them: transformers loads it, and so does training. Everything
+/// else stays as it is, since transformers expects one dtype.
+///
+/// Errors: 66 when config.json or the weights are missing; 65 when they are damaged, already quantised, or have no such
+/// layers; 73 when `to` exists.
+pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
+    let path = folder.join("config.json");
+    let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+    let mut config: Map<String, Json> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
+        .map_err(|cause| bad(cause.to_string()))?;
+    if config.get("quantization_config").is_some_and(|own| !own.is_null()) {
+        return Err(bad("the model is quantised already (quantization_config)".into()));
+    }
+    let weights = folder_weights(folder)?;
+    let file = open(&weights)?;
+    let (mut tensors, mut names): (Vec<(String, Tensor)>, Vec<&str>) = (Vec::new(), Vec::new());
+    let mut base = "";
+    let mut found = QuantisedModel { quantised: 0, dense: 0, bytes_before: 0, bytes: 0 };
+    for entry in file.tensors() {
+        let elements = entry.shape.iter().product::<usize>();
+        found.bytes_before += (elements * entry.dtype.bytes()) as u64;
+        if !entry.dtype.is_float() {
+            // Such as the numbers of positions.
+            if let Some(dtype) = entry.dtype.dtype() {
+                tensors.push((entry.name.clone(), file.read(entry, dtype)?));
+                found.dense += 1;
+            }
+            continue;
+        }
+        let value = file.read_stored(entry)?;
+        if !is_finite(&value) {
+            let name = &entry.name;
+            return Err(Error::data(format!("{}: {name} is not finite", weights.display())));
+        }
+        let value = match is_block_layer(entry) {
+            true => value.stored_as(Storage::Nf4, true),
+            false => value,
+        };
+        match value {
+            Value::Nf4(weight) => {
+                tensors.extend(weight.entries(&entry.name));
+                base = entry.name.split('.').next().unwrap_or_default();
+                found.quantised += 1;
+            }
+            Value::Dense(tensor) => {
+                if entry.shape.len() == 2 {
+                    names.push(entry.name.strip_suffix(".weight").unwrap_or(&entry.name));
+                }
+                tensors.push((entry.name.clone(), tensor));
+                found.dense += 1;
+            }
+        }
+    }
+    if found.quantised == 0 {
+        return Err(Error::data(format!(
+            "{}: no tensor is the weight of a linear layer in a numbered block (NAME.0.NAME.weight)",
+            weights.display()
+        )));
+    }
+    found.bytes = tensors.iter().map(|(_, tensor)| tensor.bytes() as u64).sum();
+    config.insert("quantization_config".into(), description(&config, base, &names));
+    let config = serde_json::to_string_pretty(&config).map_err(Error::bug)? + "\n";
+    space::ensure_space(to, found.bytes)?;
+    REAL.folder_of_files(to, |inside| {
+        for name in others(folder)? {
+            let content = small::read(&folder.join(&name), MAX_BYTES)?;
+            REAL.inner_bytes(&inside.join(&name), &content)?.sync()?;
+        }
+        REAL.inner_bytes(&inside.join("config.json"), config.as_bytes())?.sync()?;
+        write(&inside.join("model.safetensors"), &tensors)
+    })?;
+    Ok(found)
+}
+
+fn is_finite(value: &Value) -> bool {
+    match value {
+        Value::Dense(tensor) => with_element!(tensor.dtype(), T => {
+            tensor.read::<T>().iter().all(|x| x.f64().is_finite())
+        }),
+        // Its tensors were checked when they were read.
+        Value::Nf4(_) => true,
+    }
+}
+
+/// Whether a tensor is the weight of a linear layer in a numbered block.
+fn is_block_layer(entry: &TensorEntry) -> bool {
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+    let Some(module) = entry.name.strip_suffix(".weight") else { return false };
+    let is_table = ["embed", "relative", "position"].iter().any(|part| module.contains(part));
+    entry.shape.len() == 2 && module.split('.').any(is_number) && !is_table
+}
+
+/// The files of a folder other than config.json and weights.
+fn others(folder: &Path) -> Result<Vec<String>> {
+    let read = |cause| Error::io(folder, cause);
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder).map_err(read)? {
+        let entry = entry.map_err(read)?;
+        let is_file = fs::metadata(entry.path()).is_ok_and(|found| found.is_file());
+        if let Some(name) = entry.file_name().to_str().filter(|_| is_file)
+            && name != "config.json"
+            && !WEIGHTS.iter().any(|ending| name.ends_with(ending))
+        {
+            names.push(name.to_string());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The section `quantization_config`, as transformers writes it. `dense` are the modules with matrices that stay dense; they
+/// are listed with and without the prefix `base` of the blocks, which a model for another task may not have.
+fn description(config: &Map<String, Json>, base: &str, dense: &[&str]) -> Json {
+    let dtype = ["dtype", "torch_dtype"].iter().find_map(|key| config.get(*key)?.as_str());
+    let compute = dtype.filter(|dtype| ["bfloat16", "float16"].contains(dtype));
+    let mut skipped: Vec<&str> = HEADS.to_vec();
+    for module in dense {
+        skipped.push(module);
+        skipped.extend(module.strip_prefix(base).and_then(|rest| rest.strip_prefix('.')));
+    }
+    skipped.sort_unstable();
+    skipped.dedup();
+    json!({
+        "quant_method": "bitsandbytes",
+        "load_in_4bit": true,
+        "load_in_8bit": false,
+        "bnb_4bit_compute_dtype": compute.unwrap_or("float32"),
+        "bnb_4bit_quant_storage": "uint8",
+        "bnb_4bit_quant_type": "nf4",
+        "bnb_4bit_use_double_quant": true,
+        "llm_int8_enable_fp32_cpu_offload": false,
+        "llm_int8_has_fp16_weight": false,
+        "llm_int8_skip_modules": skipped,
+        "llm_int8_threshold": 6.0,
+    })
+}
