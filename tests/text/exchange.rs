@@ -9,13 +9,13 @@ use std::fs;
 use std::path::Path;
 use tensor::{Dtype, Tensor};
 
-const TRAIN: &str =
+pub(super) const TRAIN: &str =
     "train-stage classify -c classify.yaml -s schedule=[] -s training.validate_every=20";
 /// Updates that change nothing.
 const STILL: &str = "-s training.updates=1 -s optimizer.learning_rate=1e-30";
 
 /// A trained classifier in `run`, its tokens, and the folder `hf` to which it was exported.
-fn exported(folder: &Path) {
+pub(super) fn exported(folder: &Path) {
     done(
         folder,
         &format!(
@@ -41,7 +41,7 @@ fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
 }
 
 /// Those of the newest checkpoint of a run.
-fn weights(folder: &Path, run: &str) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
+pub(super) fn weights(folder: &Path, run: &str) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
     tensors(&folder.join(run).join("ckpt/latest/model.safetensors"))
 }
 

@@ -5,6 +5,7 @@ mod embeddings;
 mod exchange;
 mod labels;
 mod pairs;
+mod quantised;
 
 use crate::common::shell;
 use crate::records::{done, refused};

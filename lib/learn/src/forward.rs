@@ -1,16 +1,19 @@
 //! Context of one forward run of a model: the tape, the parameters as tape variables, and the dropout counter.
 
+mod frozen;
+
+pub use frozen::Weight;
+
 use crate::params::{ParamId, ParamSet, Params};
 use crate::recompute::{self, Choice, Recompute};
-use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use frozen::Frozen;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
-use tensor::nf4::Nf4;
 use tensor::op::Op;
 use tensor::ops::cast::Cast;
 use tensor::ops::dropout::Dropout;
 use tensor::ops::embedding::Embedding;
-use tensor::ops::frozen_linear::Storage;
 use tensor::{Device, Dtype, Tape, Tensor, Var, constant, kernel};
 use unix::{Error, Result};
 
@@ -65,83 +68,6 @@ impl Typed {
             (Use::Compute(i) | Use::Stored(i), _) => &mut self.stored[i],
         }
     }
-}
-
-/// Frozen parameters, in their stored form and, where one was used in the compute dtype, in that.
-#[derive(Clone)]
-struct Frozen {
-    stored: Rc<Vec<Var>>,
-    /// Layouts and tensors of quantised weights.
-    quantised: Rc<BTreeMap<usize, (Nf4, Vec<Var>)>>,
-    /// Copies that were made before.
-    prepared: Rc<BTreeMap<usize, Tensor>>,
-    compute: Rc<Vec<OnceCell<Var>>>,
-}
-
-impl Frozen {
-    fn of(params: &Params) -> Self {
-        let stored: Vec<Var> = params.tensors().cloned().map(constant).collect();
-        let quantised = (0..stored.len()).filter_map(|i| {
-            let (layout, pieces) = params.quantised(i)?;
-            Some((i, (layout, pieces.into_iter().cloned().map(constant).collect())))
-        });
-        Self {
-            quantised: Rc::new(quantised.collect()),
-            prepared: Rc::new(params.prepared().clone()),
-            compute: Rc::new(vec![OnceCell::new(); stored.len()]),
-            stored: Rc::new(stored),
-        }
-    }
-
-    /// The copy of a parameter in this dtype, if there is one.
-    fn copy(&self, i: usize, dtype: Dtype) -> Option<&Tensor> {
-        self.prepared.get(&i).filter(|copy| copy.dtype() == dtype)
-    }
-
-    /// The same parameters, none of which has been used in the compute dtype.
-    fn unused(&self) -> Self {
-        Self { compute: Rc::new(vec![OnceCell::new(); self.stored.len()]), ..self.clone() }
-    }
-
-    /// Returns a dense parameter in `dtype`.
-    fn computing(&self, i: usize, dtype: Dtype) -> &Var {
-        let stored = &self.stored[i];
-        let own = stored.value().dtype();
-        if own == dtype || !own.is_float() {
-            return stored;
-        }
-        self.compute[i].get_or_init(|| match self.copy(i, dtype) {
-            Some(copy) => constant(copy.clone()),
-            // Without a cast, the op that uses the parameter reports its dtype.
-            None => Tape::without_gradients()
-                .apply(Cast(dtype), &[stored])
-                .map_or(stored.clone(), |cast| cast.detached()),
-        })
-    }
-
-    /// Returns what is stored of a parameter that has another form than `dtype` and no copy in it.
-    fn apart(&self, i: usize, dtype: Dtype) -> Option<(Storage, Vec<Var>)> {
-        if let Some((layout, pieces)) = self.quantised.get(&i) {
-            return Some((Storage::Nf4(*layout), pieces.clone()));
-        }
-        let stored = &self.stored[i];
-        let own = stored.value().dtype();
-        let is_apart = own != dtype && own.is_float() && self.copy(i, dtype).is_none();
-        is_apart.then(|| (Storage::Dense(own), vec![stored.clone()]))
-    }
-
-    /// All variables, in every form.
-    fn variables(&self) -> impl Iterator<Item = &Var> {
-        self.stored.iter().chain(self.compute.iter().filter_map(OnceCell::get))
-    }
-}
-
-/// The weight of a linear layer.
-pub enum Weight<'a> {
-    /// A matrix in the compute dtype.
-    Dense(&'a Var),
-    /// A frozen matrix in another form: its tensors.
-    Stored(Storage, Vec<Var>),
 }
 
 /// Identifies a trained parameter in one of its two dtypes.
@@ -292,7 +218,7 @@ impl<'a> Forward<'a> {
 
     fn variable(&self, id: ParamId, as_use: fn(usize) -> Use) -> &Var {
         let i = match (id, as_use(0)) {
-            (ParamId::Frozen(i), Use::Stored(_)) => return &self.context.frozen.stored[i],
+            (ParamId::Frozen(i), Use::Stored(_)) => return self.context.frozen.stored(i),
             (ParamId::Frozen(i), Use::Compute(_)) => {
                 return self.context.frozen.computing(i, self.context.compute_dtype);
             }

@@ -8,6 +8,7 @@ use crate::trained::{self, Weights};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use tensor::memory;
 use unix::{Error, Result};
 
 /// Where the initial parameter values come from.
@@ -109,6 +110,8 @@ impl InitFrom {
                     None => value,
                 };
                 params.frozen.set(i, value);
+                // What it replaces, and other forms of it, have sizes that do not come again.
+                memory::release();
             }
         }
         Ok(())

@@ -204,6 +204,11 @@ pub fn usage() -> Usage {
     pool().usage
 }
 
+/// Returns large free blocks to the system, after work whose sizes do not come again.
+pub fn release() {
+    pool().release();
+}
+
 /// Resets the peak to the current usage.
 pub fn reset_peak() {
     let mut pool = pool();

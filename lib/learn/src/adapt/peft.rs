@@ -45,7 +45,7 @@ struct Config {
     lora_alpha: f64,
     #[serde(default)]
     lora_dropout: f64,
-    target_modules: Targets,
+    target_modules: Value,
     #[serde(default)]
     use_rslora: Option<bool>,
     #[serde(default)]
@@ -121,7 +121,13 @@ pub fn read(folder: &Path) -> Result<Lora> {
     if CHANGE_BASE.iter().any(|name| start.starts_with(name)) {
         return Err(bad(format!("init_lora_weights {start} is not supported")));
     }
-    let mut targets = config.target_modules;
+    let mut targets: Targets =
+        serde_json::from_value(config.target_modules.clone()).map_err(|_| {
+            bad(format!(
+                "target_modules {} is neither a list of names nor a regular expression",
+                config.target_modules
+            ))
+        })?;
     let saved = config.modules_to_save.unwrap_or_default();
     if let Some(other) = saved.iter().find(|module| !SAVED.iter().any(|own| module.ends_with(own)))
     {
