@@ -131,6 +131,7 @@ interop: deps $(INTEROP)/requirements.txt
 	"$(INTEROP)/bin/python" tests/interop/study.py "$(BIN)/examples"
 	"$(INTEROP)/bin/python" tests/interop/text.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/text_settings.py "$(BIN)"
+	"$(INTEROP)/bin/python" tests/interop/quantised.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/sentences.py "$(BIN)"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt
