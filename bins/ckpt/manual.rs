@@ -44,7 +44,8 @@ EXAMPLES
     $ LORA='model.lora={r: 4, targets: [query, value]}'
     $ train-stage classify -c classify.yaml -c encoder.yaml -s \"$LORA\" --run runs/lora
     $ ckpt export runs/lora --format peft -o adapter
-  The same with the pretrained weights in 4 bits, which take an eighth of the memory, and the state of the optimizer in 8:
+  The same with the pretrained layers in 4 bits, a third of the memory for a model such as bert-base, and the state of the
+  optimizer in 8:
     $ ckpt quantize pretrained -o pretrained-nf4
     $ ckpt config pretrained-nf4 > nf4.yaml
     $ ADAMW='optimizer.method={kind: adamw8bit}'

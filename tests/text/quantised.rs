@@ -80,7 +80,7 @@ fn a_base_in_four_bits_is_trained_killed_and_evaluated() {
         folder,
         &format!(
             "mv gone nf4
-             FAIL=log.write:9=kill {run} -s training.log_every=1 --run stopped || test $? = 137
+             FAIL=save.end:1=kill {run} --run stopped && exit 1; test $? = 137
              mv nf4 gone"
         ),
     );
@@ -141,6 +141,10 @@ fn every_form_of_storage_learns_a_batch_and_damaged_ones_are_refused() {
         let loss = last["loss"].as_f64().unwrap();
         assert!(loss < 1e-3, "{name}: {loss}");
     }
+    // An update that is merged is not rounded to the form of the base.
+    done(folder, "ckpt export half-null --format hf -o merged");
+    let merged = stored(&folder.join("merged/model.safetensors"));
+    assert!(merged.iter().all(|(_, tensor)| tensor.dtype() == Dtype::F32));
     refused(
         folder,
         &format!("{TRAIN} -c base.yaml -s init.storage=nf4 --run x"),

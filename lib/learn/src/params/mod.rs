@@ -241,13 +241,16 @@ impl Params {
         }
     }
 
-    /// All parameters, with quantised ones dequantised.
+    /// All parameters in f32.
+    ///
+    /// # Panics
+    /// If they are not on the host.
     pub fn dense(&self) -> Vec<(String, Tensor)> {
         let dense = |i: usize| {
             let (name, tensor) = &self.entries[i];
-            let found =
-                self.quantised(i).map(|(layout, pieces)| layout.dequantised(&pieces, layout.dtype));
-            (name.clone(), found.unwrap_or_else(|| tensor.clone()))
+            let codes = self.quantised(i);
+            let found = codes.map(|(layout, pieces)| layout.dequantised(&pieces, Dtype::F32));
+            (name.clone(), found.unwrap_or_else(|| tensor.to_dtype(Dtype::F32)))
         };
         (0..self.len()).map(dense).collect()
     }
