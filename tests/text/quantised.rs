@@ -35,7 +35,7 @@ fn a_base_in_four_bits_is_trained_killed_and_evaluated() {
     let made = done(folder, "ckpt quantize hf -o nf4; ckpt config nf4 > nf4.yaml");
     assert!(made.stdout.contains("12 matrices of hf in 4 bits"), "{}", made.stdout);
     refused(folder, "ckpt quantize hf -o nf4", 73, "nf4");
-    refused(folder, "ckpt quantize nf4 -o x", 65, "quantised already");
+    refused(folder, "ckpt quantize nf4 -o x", 65, "already quantised");
     refused(folder, "ckpt quantize tokenizer -o x", 66, "config.json");
 
     let whole = done(folder, &format!("{run} --run whole"));
@@ -66,7 +66,9 @@ fn a_base_in_four_bits_is_trained_killed_and_evaluated() {
          {run} --run own -s checkpoint.frozen=true --accept-config-change
          evaluate score own/ckpt/latest --data tokens -o own-scores"
     );
-    done(folder, &script);
+    let done_with_own = done(folder, &script);
+    let resumed = done_with_own.stderr.rfind("frozen: ").unwrap();
+    assert!(done_with_own.stderr[resumed..].contains("65536 in 4 bits"), "{}", done_with_own.stderr);
     assert_eq!(weights(folder, "own"), weights(folder, "whole"));
     let predictions =
         |scores: &str| fs::read(folder.join(scores).join("predictions.jsonl")).unwrap();
@@ -75,7 +77,6 @@ fn a_base_in_four_bits_is_trained_killed_and_evaluated() {
     assert!(frozen.iter().any(|(name, tensor)| {
         name == "bert.encoder.layer.0.output.dense.weight" && tensor.dtype() == Dtype::U8
     }));
-    // A base of another seed.
     done(
         folder,
         &format!(
@@ -84,6 +85,7 @@ fn a_base_in_four_bits_is_trained_killed_and_evaluated() {
              mv nf4 gone"
         ),
     );
+    // A base of another seed.
     done(
         folder,
         &format!(
@@ -181,4 +183,26 @@ fn every_form_of_storage_learns_a_batch_and_damaged_ones_are_refused() {
     damaged(".nested_quant_map", &unsorted)("is not in ascending order");
     let infinite = |tensor: &Tensor| Some(Tensor::full(tensor.shape(), f64::INFINITY, Dtype::F32));
     damaged(".nested_absmax", &infinite)("not finite");
+}
+
+/// Such as that of a masked language model: it is frozen with the values that it started with.
+#[test]
+fn a_pooler_that_the_base_lacks_is_drawn_again() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    exported(folder);
+    done(
+        folder,
+        &format!(
+            "{TRAIN} -s training.updates=1 -s model.head.pooling=mean --run mean
+             ckpt export mean --format hf --encoder-only -o encoder
+             ckpt config encoder > encoder.yaml
+             {TRAIN} -c encoder.yaml {LORA} -s seed=3 --run tuned
+             evaluate score tuned --data tokens -o scores
+             ckpt export tuned --format hf -o merged"
+        ),
+    );
+    let file = foreign::open(&folder.join("merged/model.safetensors")).unwrap();
+    let pooler = file.tensors().iter().find(|t| t.name == "bert.pooler.dense.weight").unwrap();
+    assert!(file.read(pooler, Dtype::F64).unwrap().to_f64().iter().any(|x| *x != 0.0));
 }

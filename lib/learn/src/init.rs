@@ -3,7 +3,7 @@
 
 use crate::adapt::{is_adapter, peft};
 use crate::foreign::{self, NameMap, Named, WeightFile};
-use crate::params::{ParamSet, Storage, Value, grouped};
+use crate::params::{NF4_BITS, ParamSet, Storage, Value, grouped};
 use crate::trained::{self, Weights};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -59,6 +59,44 @@ impl InitFrom {
                 return Ok(());
             }
         }
+        let (found, adapter) = self.matched(params, only_frozen)?;
+        let value = |number: usize| match &adapter {
+            Some(adapter) if adapter.pairs[number].is_some() => adapter.value(number),
+            _ => found.value(number),
+        };
+        let trained = params.trained.entries().len();
+        for (number, tensor) in params.trained.tensors_mut().enumerate().filter(|_| !only_frozen) {
+            if let Some(value) = value(number)? {
+                *tensor = value.dense(tensor.dtype());
+            }
+        }
+        let what = format!("{}: the frozen parameters", self.from.display());
+        unix::memory::ensure(&what, Some(self.bytes_of_frozen(&found, params)))?;
+        for i in 0..params.frozen.shapes().count() {
+            if let Some(value) = value(trained + i)? {
+                let is_linear = params.frozen.is_linear(i);
+                let value = match self.storage {
+                    Some(storage) => value.stored_as(storage, is_linear),
+                    None => Ok(value),
+                };
+                let value = value.map_err(|what| {
+                    let name = params.frozen.entries()[i].0.clone();
+                    Error::data(format!("{}: {name}: {what}", self.from.display()))
+                })?;
+                params.frozen.set(i, value);
+                // What it replaces, and other forms of it, have sizes that do not come again.
+                memory::release();
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens the source and the adapter, and finds their tensors of each parameter.
+    fn matched(
+        &self,
+        params: &ParamSet,
+        only_frozen: bool,
+    ) -> Result<(MatchedSource, Option<MatchedSource>)> {
         let source = match self.from.is_dir() {
             true => {
                 let tensors = trained::load_weights(&self.from, self.weights)?;
@@ -91,30 +129,25 @@ impl InitFrom {
             names.keep.extend(own.map(|((name, _), _)| name.to_string()));
         }
         let pairs = names.pair(&self.from, &given, &wanted)?;
-        let found = MatchedSource { source, pairs };
-        let value = |number: usize| match &adapter {
-            Some(adapter) if adapter.pairs[number].is_some() => adapter.value(number),
-            _ => found.value(number),
-        };
+        Ok((MatchedSource { source, pairs }, adapter))
+    }
+
+    /// Bytes that the frozen parameters take once they are assigned. Errors: as [`Self::apply`].
+    pub(crate) fn frozen_bytes(&self, params: &ParamSet) -> Result<u64> {
+        match params.frozen.entries().is_empty() {
+            true => Ok(0),
+            false => Ok(self.bytes_of_frozen(&self.matched(params, true)?.0, params)),
+        }
+    }
+
+    fn bytes_of_frozen(&self, found: &MatchedSource, params: &ParamSet) -> u64 {
         let trained = params.trained.entries().len();
-        for (number, tensor) in params.trained.tensors_mut().enumerate().filter(|_| !only_frozen) {
-            if let Some(value) = value(number)? {
-                *tensor = value.dense(tensor.dtype());
-            }
-        }
-        for i in 0..params.frozen.shapes().count() {
-            if let Some(value) = value(trained + i)? {
-                let is_linear = params.frozen.is_linear(i);
-                let value = match self.storage {
-                    Some(storage) => value.stored_as(storage, is_linear),
-                    None => value,
-                };
-                params.frozen.set(i, value);
-                // What it replaces, and other forms of it, have sizes that do not come again.
-                memory::release();
-            }
-        }
-        Ok(())
+        let bytes = params.frozen.shapes().enumerate().map(|(i, (_, shape))| {
+            let own = || found.bits(trained + i);
+            let other = self.storage.and_then(|own| own.bits(shape, params.frozen.is_linear(i)));
+            other.unwrap_or_else(own) / 8.0 * shape.iter().product::<usize>() as f64
+        });
+        bytes.sum::<f64>() as u64
     }
 }
 
@@ -143,6 +176,18 @@ impl MatchedSource {
             file.tensors().iter().map(|entry| (&*entry.name, &*entry.shape)).collect();
         let pairs = names.pair(path, &given, wanted)?;
         Ok(Self { source: Source::File(file), pairs })
+    }
+
+    /// Bits of an element of the parameter with index `number`, in its own form.
+    fn bits(&self, number: usize) -> f64 {
+        let Some(at) = self.pairs[number] else { return 32.0 };
+        match &self.source {
+            Source::File(file) => file.tensors()[at].bits(),
+            Source::Checkpoint(tensors) => match &tensors[at].1 {
+                Value::Dense(tensor) => 8.0 * tensor.dtype().bytes() as f64,
+                Value::Nf4(_) => NF4_BITS,
+            },
+        }
     }
 
     /// Reads the value of the parameter with index `number`, in its own form; None if the source has none.

@@ -166,7 +166,10 @@ impl Parts {
         device: Device,
         build: impl FnOnce(&mut Builder) -> Result<M>,
     ) -> Result<TrainedModel<M>> {
-        let mut builder = Builder::without_values();
+        // Only frozen parameters that the source of the others lacks are drawn again.
+        let init: Option<InitFrom> = self.section("init")?;
+        let kept = init.map(|init| init.names.keep).unwrap_or_default();
+        let mut builder = Builder::replaced(self.section("seed")?, kept);
         let model = build(&mut builder)?;
         let mut params = builder.finish();
         params.trained.assign(&self.weights)?;

@@ -128,6 +128,13 @@ pub fn read(folder: &Path) -> Result<Lora> {
                 config.target_modules
             ))
         })?;
+    if let Targets::Pattern(pattern) = &targets
+        && let Err(what) = Targets::expression(pattern)
+    {
+        return Err(bad(format!(
+            "target_modules {what} here: look-around and references to groups are not supported"
+        )));
+    }
     let saved = config.modules_to_save.unwrap_or_default();
     if let Some(other) = saved.iter().find(|module| !SAVED.iter().any(|own| module.ends_with(own)))
     {
@@ -215,6 +222,7 @@ mod tests {
             ("arrow_config", json!({"top_k": 1})),
             ("init_lora_weights", json!("pissa_niter_4")),
             ("target_modules", json!(7)),
+            ("target_modules", json!("(?!.*pooler).*dense")),
             ("layers_to_transform", json!([1])),
             ("exclude_modules", json!(["key"])),
             ("modules_to_save", json!(["embeddings"])),

@@ -5,7 +5,7 @@ use crate::params::{Storage, Value};
 use serde_json::{Map, Value as Json, json};
 use std::fs;
 use std::path::Path;
-use tensor::{Element, Tensor, with_element};
+use tensor::Tensor;
 use unix::publish::REAL;
 use unix::{Error, Result, small, space};
 
@@ -23,8 +23,19 @@ const WEIGHTS: [&str; 9] = [
     ".onnx",
     ".gguf",
 ];
-/// Heads that models get after loading, which stay dense.
-const HEADS: [&str; 5] = ["classifier", "pre_classifier", "score", "qa_outputs", "lm_head"];
+/// Heads that models get after loading, or that share a weight with the embeddings; they stay dense.
+const HEADS: [&str; 8] = [
+    "classifier",
+    "cls",
+    "lm_head",
+    "pre_classifier",
+    "qa_outputs",
+    "score",
+    "vocab_projector",
+    "vocab_transform",
+];
+/// Models whose layers store W [outputs, inputs], as opposed to those with its transpose.
+const MODELS: [&str; 4] = ["bert", "roberta", "xlm-roberta", "distilbert"];
 
 /// What was quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -51,7 +62,12 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
     let mut config: Map<String, Json> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
         .map_err(|cause| bad(cause.to_string()))?;
     if config.get("quantization_config").is_some_and(|own| !own.is_null()) {
-        return Err(bad("the model is quantised already (quantization_config)".into()));
+        return Err(bad("the model is already quantised (quantization_config)".into()));
+    }
+    let kind = config.get("model_type").and_then(Json::as_str).unwrap_or_default();
+    if !MODELS.contains(&kind) {
+        let known = MODELS.join(", ");
+        return Err(bad(format!("model_type {kind:?} is not supported; supported are {known}")));
     }
     let weights = folder_weights(folder)?;
     let file = open(&weights)?;
@@ -70,12 +86,10 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
             continue;
         }
         let value = file.read_stored(entry)?;
-        if !is_finite(&value) {
-            let name = &entry.name;
-            return Err(Error::data(format!("{}: {name} is not finite", weights.display())));
-        }
         let value = match is_block_layer(entry) {
-            true => value.stored_as(Storage::Nf4, true),
+            true => value.stored_as(Storage::Nf4, true).map_err(|what| {
+                Error::data(format!("{}: {}: {what}", weights.display(), entry.name))
+            })?,
             false => value,
         };
         match value {
@@ -112,16 +126,6 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
         write(&inside.join("model.safetensors"), &tensors)
     })?;
     Ok(found)
-}
-
-fn is_finite(value: &Value) -> bool {
-    match value {
-        Value::Dense(tensor) => with_element!(tensor.dtype(), T => {
-            tensor.read::<T>().iter().all(|x| x.f64().is_finite())
-        }),
-        // Its tensors were checked when they were read.
-        Value::Nf4(_) => true,
-    }
 }
 
 /// Whether a tensor is the weight of a linear layer in a numbered block.

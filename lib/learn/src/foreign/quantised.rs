@@ -1,7 +1,7 @@
 //! Weights that bitsandbytes quantised to 4 bits.
 
 use super::{TensorEntry, WeightFile, row_major};
-use crate::params::{Quantised, Value, check, groups, layout};
+use crate::params::{NF4_BITS, Quantised, Value, check, groups, layout};
 use tensor::{Dtype, FileDtype};
 use unix::text::quote;
 use unix::{Error, Result};
@@ -54,6 +54,16 @@ pub(super) fn grouped(mut file: WeightFile) -> Result<WeightFile> {
     }
     file.tensors = tensors;
     Ok(file)
+}
+
+impl TensorEntry {
+    /// Bits of an element in the form in which it is stored.
+    pub(crate) fn bits(&self) -> f64 {
+        match &self.quantised {
+            Some(_) => NF4_BITS,
+            None => 8.0 * self.dtype.bytes().min(4) as f64,
+        }
+    }
 }
 
 impl WeightFile {

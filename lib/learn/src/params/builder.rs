@@ -58,13 +58,16 @@ impl Builder {
     /// Creates a builder for a configuration. Values that its section `init` replaces are not drawn and stay undefined
     /// until then.
     pub fn of<D, M, L>(config: &Config<D, M, L>) -> Self {
-        let kept = config.init.as_ref().map(|init| init.names.keep.clone());
-        Self { kept, ..Self::new(config.seed) }
+        match &config.init {
+            Some(init) => Self::replaced(config.seed, init.names.keep.clone()),
+            None => Self::new(config.seed),
+        }
     }
 
-    /// Creates a builder for a model whose values are all replaced: they stay undefined until then.
-    pub fn without_values() -> Self {
-        Self { kept: Some(Vec::new()), ..Self::new(0) }
+    /// Creates a builder for a model whose values are all replaced, except those whose names match a pattern of `kept`: they
+    /// stay undefined until then.
+    pub fn replaced(seed: u64, kept: Vec<String>) -> Self {
+        Self { kept: Some(kept), ..Self::new(seed) }
     }
 
     /// Freezes every parameter registered later whose name matches one of `patterns`, e.g. `encoder.*`.

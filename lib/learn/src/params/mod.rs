@@ -8,6 +8,7 @@ mod stored;
 
 pub use builder::Builder;
 pub use init::Init;
+pub(crate) use stored::NF4_BITS;
 pub use stored::{Quantised, Storage, Value};
 pub(crate) use stored::{check, grouped, groups, layout};
 

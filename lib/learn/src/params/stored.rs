@@ -7,9 +7,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use tensor::nf4::{self, BLOCK, NESTED_BLOCK, Nf4};
-use tensor::{Device, Dtype, Tensor};
+use tensor::{Device, Dtype, Element, Tensor, with_element};
 use unix::text::quote;
 
+/// Bits of an element in 4 bits, with the scales of its block.
+pub(crate) const NF4_BITS: f64 = 4.0 + 8.0 / BLOCK as f64 + 32.0 / (BLOCK * NESTED_BLOCK) as f64;
 /// What follows the name of a quantised weight in the names of its tensors, in the order of [`Nf4::pieces`].
 const ENDINGS: [&str; 5] = ["", ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map"];
 /// The same for the description.
@@ -66,6 +68,21 @@ struct State {
 const DTYPES: [(&str, Dtype); 3] =
     [("bfloat16", Dtype::Bf16), ("float16", Dtype::F16), ("float32", Dtype::F32)];
 
+impl Storage {
+    /// Bits of an element of a parameter; None for those that stay as they are.
+    pub(crate) fn bits(self, shape: &[usize], is_linear: bool) -> Option<f64> {
+        match self {
+            _ if shape.len() < 2 => None,
+            Self::Nf4 if is_linear => Some(NF4_BITS),
+            Self::Nf4 | Self::Bf16 => Some(16.0),
+        }
+    }
+}
+
+fn is_finite(tensor: &Tensor) -> bool {
+    with_element!(tensor.dtype(), T => tensor.read::<T>().iter().all(|x| x.f64().is_finite()))
+}
+
 impl Value {
     /// The shape of the parameter.
     pub fn shape(&self) -> &[usize] {
@@ -93,14 +110,20 @@ impl Value {
         }
     }
 
-    /// Returns the value in another form; `is_linear` says whether it is the weight of a linear layer.
-    pub fn stored_as(self, storage: Storage, is_linear: bool) -> Self {
-        match (self, storage) {
+    /// Returns the value in another form; `is_linear` says whether it is the weight of a linear layer. Errors: a weight that
+    /// is to be quantised is not finite.
+    pub fn stored_as(self, storage: Storage, is_linear: bool) -> Result<Self, String> {
+        Ok(match (self, storage) {
             (Self::Nf4(weight), Storage::Nf4) if is_linear => Self::Nf4(weight),
             (value, _) if value.shape().len() < 2 => value,
-            (Self::Dense(weight), Storage::Nf4) if is_linear => Self::Nf4(Quantised::of(&weight)),
+            (Self::Dense(weight), Storage::Nf4) if is_linear => {
+                if !is_finite(&weight) {
+                    return Err("some values are not finite, which 4 bits cannot express".into());
+                }
+                Self::Nf4(Quantised::of(&weight))
+            }
             (value, _) => Self::Dense(value.dense(Dtype::Bf16)),
-        }
+        })
     }
 
     /// Copies the value to a device.
@@ -139,7 +162,6 @@ impl Quantised {
         let layout = layout(state.as_bytes())?;
         let found = pieces.iter().map(|piece| (piece.shape(), piece.dtype()));
         check(&layout, found)?;
-        let is_finite = |tensor: &Tensor| tensor.to_f64().iter().all(|x| x.is_finite());
         let rises = |tensor: &Tensor| tensor.to_f64().is_sorted_by(|a, b| a < b);
         for (piece, ending) in pieces.iter().zip(ENDINGS).skip(1) {
             if piece.dtype() == Dtype::F32 && !is_finite(piece) {
@@ -196,9 +218,11 @@ pub fn check<'a>(
     found: impl ExactSizeIterator<Item = (&'a [usize], Dtype)>,
 ) -> Result<(), String> {
     let needed = layout.pieces();
-    if found.len() != needed.len() {
-        let lacks = ENDINGS.get(found.len()).copied().unwrap_or_default();
-        return Err(format!("there is no *{lacks}"));
+    if found.len() > needed.len() {
+        return Err(format!("*{} is there, but *{STATE} has no nested_offset", ENDINGS[3]));
+    }
+    if found.len() < needed.len() {
+        return Err(format!("there is no *{}", ENDINGS[found.len()]));
     }
     for (((shape, dtype), (is, of)), ending) in needed.iter().zip(found).zip(ENDINGS) {
         if is != shape || of != *dtype {
@@ -232,8 +256,9 @@ pub fn groups<'a>(
     for (at, name) in names.clone().enumerate() {
         let Some((weight, kind)) = name.rsplit_once(STATES) else { continue };
         if !name.ends_with(STATE) {
+            let kind = kind.strip_prefix("bitsandbytes__").unwrap_or(kind);
             return Err(format!(
-                "{}: 4-bit codes {} are not supported",
+                "{} has 4-bit codes of type {}; only nf4 is supported: quantise the dense model again",
                 quote(weight),
                 quote(kind)
             ));
@@ -344,6 +369,7 @@ mod tests {
             (state("[6,64]", "[99999999999,99999999999]"), "too large"),
             (state("[6,64]", "[384]"), "only matrices"),
             (state("{", "["), "not a description"),
+            (state("\"nested_blocksize\":256,", ""), "nested_offset are (None, Some"),
         ] {
             assert!(error.contains(expected), "{error}");
         }

@@ -10,6 +10,7 @@ mod parts;
 pub use batch::{Batch, Predictions};
 pub use parts::Part;
 
+use crate::checkpoint::Loaded;
 use crate::config::{Config, Monitor};
 use crate::dependency::Dependencies;
 use crate::forward::Forward;
@@ -261,11 +262,14 @@ impl ConfiguredTask {
         (self.open)()
     }
 
-    /// Assigns the initial values of section `init`. When a run `resumes`, assigns only values that its checkpoints do
-    /// not store.
-    pub fn init(&self, params: &mut ParamSet, resumes: bool) -> Result<()> {
-        let needed = !resumes || !self.config.checkpoint.frozen;
-        self.config.init.iter().filter(|_| needed).try_for_each(|init| init.apply(params, resumes))
+    /// Assigns the initial values of section `init`. When a run resumes from a checkpoint, assigns only the frozen
+    /// parameters, from the checkpoint if it stores them.
+    pub fn init(&self, params: &mut ParamSet, checkpoint: Option<&Loaded>) -> Result<()> {
+        if let Some(frozen) = checkpoint.and_then(|found| found.tensors("frozen")) {
+            return params.frozen.assign(&frozen);
+        }
+        let resumes = checkpoint.is_some();
+        self.config.init.iter().try_for_each(|init| init.apply(params, resumes))
     }
 }
 

@@ -53,7 +53,7 @@ pub fn verify_determinism(task: &ConfiguredTask, device: Device, runs: u64) -> R
 /// Returns the parameter hash after `updates` updates, and all tensors of a checkpoint.
 fn train(configured: &ConfiguredTask, device: Device, updates: u64) -> Result<(String, Files)> {
     let (task, mut params) = configured.open()?;
-    configured.init(&mut params, false)?;
+    configured.init(&mut params, None)?;
     let mut trainer = Trainer::new(configured, device, &Solo, (task, params))?;
     for update in 0..updates {
         trainer.step(update, 0)?.wait(Instant::now())?;

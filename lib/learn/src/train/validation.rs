@@ -67,7 +67,7 @@ pub fn probe(task: &dyn Task, params: &ParamSet, training: &Training) -> Result<
 /// Returns the metric names of a task. Errors: as in [`ConfiguredTask::open`] and [`ConfiguredTask::check_monitor`].
 pub fn metric_names(configured: &ConfiguredTask) -> Result<Vec<String>> {
     let (task, mut params) = configured.open()?;
-    configured.init(&mut params, false)?;
+    configured.init(&mut params, None)?;
     let training = &configured.config.training;
     let metrics = tensor::parallel::inside(|| probe(&*task, &params, training))?;
     configured.check_monitor(&metrics)?;

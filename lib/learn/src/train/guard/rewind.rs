@@ -45,7 +45,11 @@ impl Session<'_> {
             return Err(End::Failed(Cause::Spike, why).into());
         }
         let (_, mut params) = self.job.task.open()?;
-        self.job.task.init(&mut params, found.is_some())?;
+        let old = &self.trainer.learner.params;
+        match &found {
+            Some(_) => params.frozen = old.frozen.clone(),
+            None => self.job.task.init(&mut params, None)?,
+        }
         let mut learner = Learner::new(params.to_device(self.job.device)?, config, self.job.ranks)?;
         let (mut progress, mut metrics) = (Progress::default(), Value::Null);
         if let Some(found) = &found {

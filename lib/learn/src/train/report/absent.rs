@@ -236,12 +236,20 @@ fn of_training(
     let ops: Vec<Work> = one.ops.iter().zip(&two.ops).map(of_op).collect();
     let kept = training.mem_budget.clamp(0.0, 1.0);
     let (trained, all) = (params.trained.count() as f64, params.count() as f64);
+    let frozen = match &config.init {
+        Some(init) => init.frozen_bytes(&params)? as f64,
+        None => 4.0 * (all - trained),
+    };
     let owned = if config.optimizer.shard { on.count as f64 } else { 1.0 };
     let state: usize = params.trained.tensors().map(|t| config.optimizer.state_bytes(t)).sum();
     let largest = ops.iter().map(|op| op.read + op.written).fold(0.0, f64::max);
     let memory = MemoryParts {
-        parameters: 4.0 * all,
-        copies: if dtype == Dtype::F32 { 0.0 } else { 2.0 * all },
+        parameters: 4.0 * trained + frozen,
+        // Of frozen parameters only what takes more memory than its copy.
+        copies: match dtype {
+            Dtype::F32 => 0.0,
+            _ => 2.0 * trained + if frozen > 2.0 * (all - trained) { 2.0 * (all - trained) } else { 0.0 },
+        },
         gradients: 4.0 * trained,
         optimizer: state as f64 / owned,
         average: if training.ema.is_some() { 4.0 * trained } else { 0.0 },

@@ -75,7 +75,7 @@ pub(super) fn without_times(configured: &ConfiguredTask, device: Device) -> Resu
 fn start(configured: &ConfiguredTask, device: Device) -> Result<Trainer<'_>> {
     can_be_tried(configured, device)?;
     let (task, mut params) = configured.open()?;
-    configured.init(&mut params, false)?;
+    configured.init(&mut params, None)?;
     Trainer::new(configured, device, &Solo, (task, params))
 }
 

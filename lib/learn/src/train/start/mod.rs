@@ -112,7 +112,7 @@ fn start_worker<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
             )
         })?;
         let (task, mut params) = opened;
-        job.task.init(&mut params, found.is_some())?;
+        job.task.init(&mut params, found.as_ref())?;
         let progress = found.as_ref().map_or(Ok(Progress::default()), |f| progress_of(job, f))?;
         let reporter = Reporter::silent(&job.task.config.training);
         let mut session =
@@ -166,7 +166,7 @@ fn resume_or_init<'a>(
         Some(_) => not_of_checkpoint(&job.run, error),
         None => error,
     })?;
-    job.task.init(&mut params, found.is_some())?;
+    job.task.init(&mut params, found.as_ref())?;
     let frozen = resume::frozen_parameters(job, &params)?;
     let facts = machine::facts(job.device);
     let (mut progress, mut accepted) = (Progress::default(), Vec::new());

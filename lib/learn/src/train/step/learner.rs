@@ -42,8 +42,6 @@ pub struct Learner {
     optimizer: Optimizer,
     schedule: Schedule,
     rule: StepPolicy,
-    /// The compute dtype.
-    dtype: Dtype,
     /// Whether checkpoints store the frozen parameters (`checkpoint.frozen`).
     stores_frozen: bool,
     /// With `optimizer.shard`, the rank that owns the optimizer state of each parameter.
@@ -165,7 +163,6 @@ impl Learner {
             sums_for_owner: owners.is_some() && ranks.uses_nccl(trained.device()),
             owners,
             stores_frozen: config.checkpoint.frozen,
-            dtype: numerics::dtype(training, trained.device()),
             average: training.ema.map(|_| trained.clone()),
             plateau_factor: 1.0,
             params,
@@ -355,10 +352,6 @@ impl Learner {
         self.decided = initial_step_control(&self.rule, progress, trained.device())?;
         if let Some(average) = &mut self.average {
             average.assign(&need("ema")?)?;
-        }
-        if let Some(frozen) = found.tensors("frozen") {
-            self.params.frozen.assign(&frozen)?;
-            self.params.frozen.prepare(self.dtype);
         }
         self.plateau_factor = progress.plateau.factor;
         Ok(())

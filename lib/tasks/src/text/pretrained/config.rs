@@ -165,7 +165,7 @@ impl Config {
         match is_known {
             true => Ok(()),
             false => Err(self.error(
-                "quantization_config: only the 4-bit codes nf4 of bitsandbytes are supported",
+                "quantization_config: only weights quantised to NF4 by bitsandbytes are supported",
             )),
         }
     }

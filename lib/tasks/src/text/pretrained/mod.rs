@@ -79,7 +79,7 @@ impl Pretrained {
         if let Some(entry) = file.tensors().iter().filter(own).find(|e| !e.dtype.is_float()) {
             let (name, dtype) = (&entry.name, entry.dtype);
             return Err(bad(&format!(
-                "{name} has dtype {dtype}: of quantised weights, only the 4-bit codes nf4 of bitsandbytes are supported"
+                "{name} has dtype {dtype}: only weights quantised to NF4 by bitsandbytes are supported"
             )));
         }
         let mut init = json!({
