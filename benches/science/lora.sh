@@ -24,7 +24,7 @@ tune() {
     own=$1 at=$2
     shift 2
     train classify "$at" classify.yaml -c encoder.yaml -s "seed=$own" -s "training.updates=$updates" \
-        -s training.validate_every=400 -s training.validation_samples=3000 -s training.batch_size=32 \
+        -s "training.validate_every=$updates" -s training.validation_samples=1000 -s training.batch_size=32 \
         -s model.head.pooling=mean -s loss.class_weights.kind=none -s optimizer.learning_rate=1e-3 -s "schedule=$schedule" \
         -s 'model.lora={r: 8, alpha: 16, targets: [query, key, value, dense]}' "$@"
 }
@@ -42,7 +42,7 @@ of_seed() {
     done
     once "seed-$seed/peft.txt" sh -c "'$peer' '$top/tests/peers/lora.py' --seed $seed --updates $updates > seed-$seed/part && mv seed-$seed/part seed-$seed/peft.txt"
 }
-updates=1000
+updates=400
 schedule='[{kind: linear, updates: 60, start_factor: 0.0, end_factor: 1.0}, {kind: linear, start_factor: 1.0, end_factor: 0.0}]'
 seeds of_seed 1 2 3
 
