@@ -1,18 +1,19 @@
 #!/bin/sh
-# Frozen bases: all-MiniLM-L6-v2 fine-tuned with LoRA on the sections of Debian packages, its weights in f32, bf16 and NF4,
-# beside PEFT on f32 (PEER, a Python with PEFT; by default that of make interop).
+# Frozen bases: all-MiniLM-L6-v2 fine-tuned with LoRA on the sections of Debian packages, those of every fourth source, its
+# weights in f32, bf16 and NF4, beside PEFT on f32 (PEER, a Python with PEFT; by default that of make interop).
 # shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
 once encoder encoder
 once packages.csv sections
+once sample.csv sh -c "awk -F , 'NR == 1 { print; next } !(\$2 in at) { at[\$2] = n++ % 4 } !at[\$2]' packages.csv > part && mv part sample.csv"
 cat > columns.yaml << END
 text: description
 label: section
 group: source
 id: package
 END
-once store/index.json ds-prep import packages.csv --columns columns.yaml -o store
+once store/index.json ds-prep import sample.csv --columns columns.yaml -o store
 once split.json ds-prep split store --seed 1 -o split.json
 once tokens/test/index.json ds-prep tokenize split.json --tokenizer encoder --max-length 48 -o tokens
 once encoder.yaml sh -c 'ckpt config encoder > encoder.part && mv encoder.part encoder.yaml'
@@ -47,7 +48,7 @@ schedule='[{kind: linear, updates: 60, start_factor: 0.0, end_factor: 1.0}, {kin
 seeds of_seed 1 2 3
 
 notes --title "LoRA on frozen bases in f32, bf16 and NF4" \
-    --note "all-MiniLM-L6-v2 on the sections of $(tail -n +2 packages.csv | wc -l) Debian packages, split by source package; r 8 in all linear layers, mean pooling, $updates updates of 32 descriptions." \
+    --note "all-MiniLM-L6-v2 on the sections of $(tail -n +2 sample.csv | wc -l) Debian packages, split by source package; r 8 in all linear layers, mean pooling, $updates updates of 32 descriptions." \
     --note "PEFT on f32, the same settings, accuracy for each seed: $(cat seed-*/peft.txt | tr '\n' ' ')" \
     --method "f32=f32-scores" --method "bf16=bf16-scores" --method "NF4=nf4-scores" \
     --method "NF4, AdamW in 8 bits=nf4-8bit-scores" \

@@ -68,7 +68,11 @@ fn a_base_in_four_bits_is_trained_killed_and_evaluated() {
     );
     let done_with_own = done(folder, &script);
     let resumed = done_with_own.stderr.rfind("frozen: ").unwrap();
-    assert!(done_with_own.stderr[resumed..].contains("65536 in 4 bits"), "{}", done_with_own.stderr);
+    assert!(
+        done_with_own.stderr[resumed..].contains("65536 in 4 bits"),
+        "{}",
+        done_with_own.stderr
+    );
     assert_eq!(weights(folder, "own"), weights(folder, "whole"));
     let predictions =
         |scores: &str| fs::read(folder.join(scores).join("predictions.jsonl")).unwrap();

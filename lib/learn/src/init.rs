@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use tensor::memory;
-use unix::{Error, Result};
+use unix::{Context, Error, Result};
 
 /// Where the initial parameter values come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,29 +60,21 @@ impl InitFrom {
             }
         }
         let (found, adapter) = self.matched(params, only_frozen)?;
-        let value = |number: usize| match &adapter {
-            Some(adapter) if adapter.pairs[number].is_some() => adapter.value(number),
-            _ => found.value(number),
+        let value = |number: usize, form| match &adapter {
+            Some(adapter) if adapter.pairs[number].is_some() => adapter.value(number, form),
+            _ => found.value(number, form),
         };
         let trained = params.trained.entries().len();
         for (number, tensor) in params.trained.tensors_mut().enumerate().filter(|_| !only_frozen) {
-            if let Some(value) = value(number)? {
+            if let Some(value) = value(number, None)? {
                 *tensor = value.dense(tensor.dtype());
             }
         }
         let what = format!("{}: the frozen parameters", self.from.display());
         unix::memory::ensure(&what, Some(self.bytes_of_frozen(&found, params)))?;
         for i in 0..params.frozen.shapes().count() {
-            if let Some(value) = value(trained + i)? {
-                let is_linear = params.frozen.is_linear(i);
-                let value = match self.storage {
-                    Some(storage) => value.stored_as(storage, is_linear),
-                    None => Ok(value),
-                };
-                let value = value.map_err(|what| {
-                    let name = params.frozen.entries()[i].0.clone();
-                    Error::data(format!("{}: {name}: {what}", self.from.display()))
-                })?;
+            let form = self.storage.map(|storage| (storage, params.frozen.is_linear(i)));
+            if let Some(value) = value(trained + i, form)? {
                 params.frozen.set(i, value);
                 // What it replaces, and other forms of it, have sizes that do not come again.
                 memory::release();
@@ -190,12 +182,20 @@ impl MatchedSource {
         }
     }
 
-    /// Reads the value of the parameter with index `number`, in its own form; None if the source has none.
-    fn value(&self, number: usize) -> Result<Option<Value>> {
+    /// Reads the value of the parameter with index `number`, in its own form or another one; None if the source has none.
+    fn value(&self, number: usize, form: Option<(Storage, bool)>) -> Result<Option<Value>> {
         let Some(at) = self.pairs[number] else { return Ok(None) };
-        match &self.source {
-            Source::File(file) => file.read_stored(&file.tensors()[at]).map(Some),
-            Source::Checkpoint(tensors) => Ok(Some(tensors[at].1.clone())),
-        }
+        let value = match (&self.source, form) {
+            (Source::File(file), None) => file.read_stored(&file.tensors()[at]),
+            (Source::File(file), Some((storage, is_linear))) => {
+                file.read_as(&file.tensors()[at], storage, is_linear)
+            }
+            (Source::Checkpoint(tensors), None) => Ok(tensors[at].1.clone()),
+            (Source::Checkpoint(tensors), Some((storage, is_linear))) => {
+                let (name, value) = &tensors[at];
+                value.clone().stored_as(storage, is_linear).context(|| name)
+            }
+        };
+        value.map(Some)
     }
 }

@@ -145,23 +145,63 @@ pub(crate) fn widen<T: Float>(from: &Tensor, out: &mut [T]) {
 
 /// Quantises a weight [outputs, inputs] of any floating-point dtype, on the host; with `nested`, its scales too. Returns the
 /// layout and the tensors of [`Nf4::pieces`]. The weight must be finite.
-///
-/// # Panics
-/// If the weight is no matrix.
 pub fn quantise(weight: &Tensor, nested: bool) -> (Nf4, Vec<Tensor>) {
-    let shape: [usize; 2] = [0, 1].map(|axis| weight.shape()[axis]);
+    let shape = [0, 1].map(|axis| weight.shape()[axis]);
+    let parts = [Ok::<_, std::convert::Infallible>(weight.clone())];
+    let Ok(quantised) = quantise_parts(shape, weight.dtype(), nested, parts);
+    quantised
+}
+
+/// The same for a weight of a shape and dtype that comes in consecutive parts, of a multiple of [`BLOCK`] elements except for
+/// the last. Errors: those of a part.
+pub fn quantise_parts<E>(
+    shape: [usize; 2],
+    dtype: Dtype,
+    nested: bool,
+    parts: impl IntoIterator<Item = Result<Tensor, E>>,
+) -> Result<(Nf4, Vec<Tensor>), E> {
     let len: usize = shape.iter().product();
-    let mut values = Tensor::empty(&shape, Dtype::F32);
-    widen(weight, values.write::<f32>());
-    let values = values.read::<f32>();
     let mut codes = Tensor::zeros(&[len.div_ceil(2), 1], Dtype::U8);
     let mut scales = Tensor::zeros(&[len.div_ceil(BLOCK)], Dtype::F32);
+    let (mut codes_left, mut scales_left) = (codes.write::<u8>(), scales.write::<f32>());
+    for part in parts {
+        let part = part?;
+        let part = match part.dtype() {
+            Dtype::F32 => part,
+            _ => {
+                let mut wide = Tensor::empty(part.shape(), Dtype::F32);
+                widen(&part, wide.write::<f32>());
+                wide
+            }
+        };
+        let values = part.read::<f32>();
+        let (codes, scales);
+        (codes, codes_left) = codes_left.split_at_mut(values.len().div_ceil(2));
+        (scales, scales_left) = scales_left.split_at_mut(values.len().div_ceil(BLOCK));
+        quantise_blocks(values, codes, scales);
+    }
+    assert!(scales_left.is_empty(), "{shape:?}: {} blocks are missing", scales_left.len());
+    let numbers = Tensor::from_slice(&CODES, &[CODES.len()]);
+    let layout = Nf4 { shape, dtype, offset: None };
+    if !nested || len == 0 {
+        return Ok((layout, vec![codes, scales, numbers]));
+    }
+    let mean = scales.read::<f32>().iter().map(|x| f64::from(*x)).sum::<f64>();
+    let offset = (mean / scales.len() as f64) as f32;
+    let [scale_codes, largest] = quantised_scales(scales.read(), offset);
+    let map = Tensor::from_slice(signed().values(), &[256]);
+    let pieces = vec![codes, scale_codes, numbers, largest, map];
+    Ok((Nf4 { offset: Some(offset), ..layout }, pieces))
+}
+
+/// Quantises consecutive values: codes, two in a byte, and the scale of each block.
+fn quantise_blocks(values: &[f32], codes: &mut [u8], scales: &mut [f32]) {
     let limits: [f32; 15] = std::array::from_fn(|i| f32::midpoint(CODES[i], CODES[i + 1]));
     // A value halfway between two numbers gets the lower one.
     let code = |x: f32| limits.iter().map(|limit| u8::from(x > *limit)).sum::<u8>();
-    let all_codes = Shared::new(codes.write::<u8>());
-    row_blocks((scales.write::<f32>(), 1), PART / BLOCK, |range, scales| {
-        let (first, last) = (range.start * BLOCK, (range.end * BLOCK).min(len));
+    let all_codes = Shared::new(codes);
+    row_blocks((scales, 1), PART / BLOCK, |range, scales| {
+        let (first, last) = (range.start * BLOCK, (range.end * BLOCK).min(values.len()));
         // SAFETY: a part has the codes of its own blocks, whose length is even but for the last.
         let codes = unsafe { all_codes.slice(first / 2..last.div_ceil(2)) };
         let blocks = values[first..last].chunks(BLOCK).zip(codes.chunks_mut(BLOCK / 2));
@@ -174,16 +214,6 @@ pub fn quantise(weight: &Tensor, nested: bool) -> (Nf4, Vec<Tensor>) {
             }
         }
     });
-    let numbers = Tensor::from_slice(&CODES, &[CODES.len()]);
-    let layout = Nf4 { shape, dtype: weight.dtype(), offset: None };
-    if !nested || len == 0 {
-        return (layout, vec![codes, scales, numbers]);
-    }
-    let mean = scales.read::<f32>().iter().map(|x| f64::from(*x)).sum::<f64>();
-    let offset = (mean / scales.len() as f64) as f32;
-    let [scale_codes, largest] = quantised_scales(scales.read(), offset);
-    let map = Tensor::from_slice(signed().values(), &[256]);
-    (Nf4 { offset: Some(offset), ..layout }, vec![codes, scale_codes, numbers, largest, map])
 }
 
 /// Returns the codes of scales, relative to their mean `offset`, and the scale of each block of them.

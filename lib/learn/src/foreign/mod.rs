@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use tensor::safetensors::{self, Header, MAX_NAME, MAX_RANK};
 use tensor::{Dtype, FileDtype, Tensor, with_element};
 use unix::text::quote;
-use unix::{Error, Result};
+use unix::{Error, Exit, Result};
 
 /// Files of weights in a folder of transformers, by preference.
 const WEIGHTS: [&str; 4] = [
@@ -39,6 +39,8 @@ const WEIGHTS: [&str; 4] = [
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 ];
+/// Elements of a part of a tensor that is converted while it is read.
+const PART: usize = 1 << 20;
 /// Maximum number of tensors in a file.
 const MAX_TENSORS: usize = 100_000;
 
@@ -134,6 +136,24 @@ impl WeightFile {
     /// Tensors in file order.
     pub fn tensors(&self) -> &[TensorEntry] {
         &self.tensors
+    }
+
+    /// Reads a dense tensor in consecutive parts [elements] of its own dtype. None: its elements are not in row-major order, or
+    /// not numbers of a floating-point dtype of tensors. Errors: 74 when reading fails.
+    fn parts(&self, stored: &TensorEntry) -> Option<impl Iterator<Item = Result<Tensor>>> {
+        let is_dense = stored.quantised.is_none();
+        let dtype = stored.dtype.dtype().filter(|dtype| dtype.is_float() && is_dense)?;
+        let part = self.parts.get(stored.part)?;
+        if stored.strides != row_major(&stored.shape) || part.check(stored).is_err() {
+            return None;
+        }
+        let count: usize = stored.shape.iter().product();
+        Some((0..count).step_by(PART).map(move |at| {
+            let mut tensor = Tensor::empty(&[PART.min(count - at)], dtype);
+            let start = stored.start + (at * dtype.bytes()) as u64;
+            let read = part.file.read_exact_at(tensor.as_bytes_mut(), start);
+            read.map(|()| tensor).map_err(|cause| Error::new(Exit::Io, cause))
+        }))
     }
 
     /// Reads a tensor of this file in row-major order, converted to `dtype`. Errors: 65 when it does not fit into

@@ -85,12 +85,9 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
             }
             continue;
         }
-        let value = file.read_stored(entry)?;
         let value = match is_block_layer(entry) {
-            true => value.stored_as(Storage::Nf4, true).map_err(|what| {
-                Error::data(format!("{}: {}: {what}", weights.display(), entry.name))
-            })?,
-            false => value,
+            true => file.read_as(entry, Storage::Nf4, true)?,
+            false => file.read_stored(entry)?,
         };
         match value {
             Value::Nf4(weight) => {

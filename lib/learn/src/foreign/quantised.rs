@@ -1,10 +1,10 @@
 //! Weights that bitsandbytes quantised to 4 bits.
 
 use super::{TensorEntry, WeightFile, row_major};
-use crate::params::{NF4_BITS, Quantised, Value, check, groups, layout};
-use tensor::{Dtype, FileDtype};
+use crate::params::{NF4_BITS, Quantised, Storage, Value, check, groups, layout};
+use tensor::{Dtype, FileDtype, Tensor};
 use unix::text::quote;
-use unix::{Error, Result};
+use unix::{Context, Error, Result};
 
 /// Maximum size of the description of a weight in bytes.
 const MAX_STATE: usize = 1 << 16;
@@ -86,5 +86,82 @@ impl WeightFile {
             let what = what.replace('*', &quote(&stored.name));
             Error::data(format!("{}: {what}", self.path.display()))
         })
+    }
+
+    /// The same in the form `storage`, for a parameter that `is_linear` says is the weight of a linear layer. A matrix is
+    /// converted in parts, so that it never takes memory in another form. Errors: also 65 when a weight that is to be
+    /// quantised is not finite.
+    pub fn read_as(
+        &self,
+        stored: &TensorEntry,
+        storage: Storage,
+        is_linear: bool,
+    ) -> Result<Value> {
+        let name = || format!("{}: {}", self.path.display(), stored.name);
+        let (&[outputs, inputs], Some(parts)) = (&*stored.shape, self.parts(stored)) else {
+            return self.read_stored(stored)?.stored_as(storage, is_linear).context(name);
+        };
+        if storage == Storage::Nf4 && is_linear {
+            let dtype = stored.dtype.dtype().filter(|dtype| *dtype != Dtype::F64);
+            let weight = Quantised::of([outputs, inputs], dtype.unwrap_or(Dtype::F32), parts);
+            return weight.map(Value::Nf4).context(name);
+        }
+        let mut dense = Tensor::empty(&stored.shape, Dtype::Bf16);
+        let mut rest = dense.as_bytes_mut();
+        for part in parts {
+            let part = part.context(name)?.to_dtype(Dtype::Bf16);
+            let (own, others) = rest.split_at_mut(part.bytes());
+            own.copy_from_slice(part.as_bytes());
+            rest = others;
+        }
+        Ok(Value::Dense(dense))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::{PART, open, write};
+
+    /// What is converted in parts is what is converted as a whole.
+    #[test]
+    fn matrices_are_converted_in_parts() {
+        let shape = [PART / 1000 + 1, 1003];
+        let values = |i: usize| (i as f32 * 0.37).sin() * (1.0 + (i % 4099) as f32);
+        let values: Vec<f32> = (0..shape[0] * shape[1]).map(values).collect();
+        let matrix = Tensor::from_slice(&values, &shape);
+        assert!(matrix.len() > PART && matrix.len() % PART % 64 != 0);
+        let folder = tempfile::tempdir().unwrap();
+        for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16, Dtype::F64] {
+            let path = folder.path().join(format!("{dtype}.safetensors"));
+            let mut matrix = matrix.to_dtype(dtype);
+            let save = |matrix: &Tensor| write(&path, &[("a.weight".into(), matrix.clone())]);
+            save(&matrix).unwrap();
+            for (storage, is_linear) in
+                [(Storage::Nf4, true), (Storage::Nf4, false), (Storage::Bf16, true)]
+            {
+                let file = open(&path).unwrap();
+                let found = file.read_as(&file.tensors()[0], storage, is_linear).unwrap();
+                let whole = file.read_stored(&file.tensors()[0]).unwrap();
+                let whole = whole.stored_as(storage, is_linear).unwrap();
+                let bytes = |value: Value| match value {
+                    Value::Dense(tensor) => vec![tensor.as_bytes().to_vec()],
+                    Value::Nf4(weight) => {
+                        let entries = weight.entries("a").into_iter();
+                        entries.map(|(_, tensor)| tensor.as_bytes().to_vec()).collect()
+                    }
+                };
+                assert!(bytes(found) == bytes(whole), "{dtype} {storage:?} {is_linear}");
+            }
+            tensor::with_element!(dtype, T => {
+                *matrix.write::<T>().last_mut().unwrap() = tensor::Element::of(f64::NAN);
+            });
+            std::fs::remove_file(&path).unwrap();
+            save(&matrix).unwrap();
+            let file = open(&path).unwrap();
+            let error = file.read_as(&file.tensors()[0], Storage::Nf4, true).unwrap_err();
+            let expected = format!("{}: a.weight: some values are not finite", path.display());
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
     }
 }

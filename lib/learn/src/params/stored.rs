@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use tensor::nf4::{self, BLOCK, NESTED_BLOCK, Nf4};
 use tensor::{Device, Dtype, Element, Tensor, with_element};
 use unix::text::quote;
+use unix::{Error, Result};
 
 /// Bits of an element in 4 bits, with the scales of its block.
 pub(crate) const NF4_BITS: f64 = 4.0 + 8.0 / BLOCK as f64 + 32.0 / (BLOCK * NESTED_BLOCK) as f64;
@@ -112,15 +113,13 @@ impl Value {
 
     /// Returns the value in another form; `is_linear` says whether it is the weight of a linear layer. Errors: a weight that
     /// is to be quantised is not finite.
-    pub fn stored_as(self, storage: Storage, is_linear: bool) -> Result<Self, String> {
+    pub fn stored_as(self, storage: Storage, is_linear: bool) -> Result<Self> {
         Ok(match (self, storage) {
             (Self::Nf4(weight), Storage::Nf4) if is_linear => Self::Nf4(weight),
             (value, _) if value.shape().len() < 2 => value,
             (Self::Dense(weight), Storage::Nf4) if is_linear => {
-                if !is_finite(&weight) {
-                    return Err("some values are not finite, which 4 bits cannot express".into());
-                }
-                Self::Nf4(Quantised::of(&weight))
+                let shape = [0, 1].map(|axis| weight.shape()[axis]);
+                Self::Nf4(Quantised::of(shape, weight.dtype(), [Ok(weight)])?)
             }
             (value, _) => Self::Dense(value.dense(Dtype::Bf16)),
         })
@@ -140,9 +139,20 @@ impl Value {
 }
 
 impl Quantised {
-    /// Quantises a matrix, and the scales of its blocks too.
-    pub fn of(weight: &Tensor) -> Self {
-        let (layout, pieces) = nf4::quantise(weight, true);
+    /// Quantises a matrix that comes in parts, as [`nf4::quantise_parts`], and the scales of its blocks too. Errors: those of
+    /// a part, or some values are not finite.
+    pub fn of(
+        shape: [usize; 2],
+        dtype: Dtype,
+        parts: impl IntoIterator<Item = Result<Tensor>>,
+    ) -> Result<Self> {
+        let parts = parts.into_iter().map(|part| match part {
+            Ok(part) if !is_finite(&part) => {
+                Err(Error::data("some values are not finite, which 4 bits cannot express"))
+            }
+            part => part,
+        });
+        let (layout, pieces) = nf4::quantise_parts(shape, dtype, true, parts)?;
         let dtype = DTYPES.iter().find(|(_, dtype)| *dtype == layout.dtype);
         let state = State {
             quant_type: "nf4".into(),
@@ -154,7 +164,7 @@ impl Quantised {
             nested_offset: layout.offset.map(f64::from),
         };
         let state = serde_json::json!(state).to_string();
-        Self { layout, pieces, state: Tensor::from_slice(state.as_bytes(), &[state.len()]) }
+        Ok(Self { layout, pieces, state: Tensor::from_slice(state.as_bytes(), &[state.len()]) })
     }
 
     /// Checks the tensors of a weight. Errors: what is wrong.
@@ -311,7 +321,9 @@ mod tests {
 
     fn weight() -> Vec<(String, Tensor)> {
         let values: Vec<f32> = (0..6 * 64).map(|i| (i as f32 * 0.7).sin()).collect();
-        Quantised::of(&Tensor::from_slice(&values, &[6, 64])).entries("a.weight")
+        let weight = Value::Dense(Tensor::from_slice(&values, &[6, 64]));
+        let Ok(Value::Nf4(weight)) = weight.stored_as(Storage::Nf4, true) else { panic!() };
+        weight.entries("a.weight")
     }
 
     #[test]

@@ -248,7 +248,8 @@ fn of_training(
         // Of frozen parameters only what takes more memory than its copy.
         copies: match dtype {
             Dtype::F32 => 0.0,
-            _ => 2.0 * trained + if frozen > 2.0 * (all - trained) { 2.0 * (all - trained) } else { 0.0 },
+            _ if frozen > 2.0 * (all - trained) => 2.0 * all,
+            _ => 2.0 * trained,
         },
         gradients: 4.0 * trained,
         optimizer: state as f64 / owned,
