@@ -130,7 +130,7 @@ mod tests {
         let values = |i: usize| (i as f32 * 0.37).sin() * (1.0 + (i % 4099) as f32);
         let values: Vec<f32> = (0..shape[0] * shape[1]).map(values).collect();
         let matrix = Tensor::from_slice(&values, &shape);
-        assert!(matrix.len() > PART && matrix.len() % PART % 64 != 0);
+        assert!(matrix.len() > PART && !(matrix.len() % PART).is_multiple_of(64));
         let folder = tempfile::tempdir().unwrap();
         for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16, Dtype::F64] {
             let path = folder.path().join(format!("{dtype}.safetensors"));
