@@ -88,9 +88,9 @@ impl WeightFile {
         })
     }
 
-    /// The same in the form `storage`, for a parameter that `is_linear` says is the weight of a linear layer. A matrix is
-    /// converted in parts, so that it never takes memory in another form. Errors: also 65 when a weight that is to be
-    /// quantised is not finite.
+    /// The same in the form `storage`, for a parameter that `is_linear` says is the weight of a linear layer. A dense matrix
+    /// in row-major order is converted in parts, so that it does not take memory in two forms; others are read as a whole.
+    /// Errors: also 65 when a weight that is to be quantised is not finite.
     pub fn read_as(
         &self,
         stored: &TensorEntry,
