@@ -5,16 +5,7 @@
 . "$(dirname "$0")/common.sh"
 
 once encoder encoder
-once packages.csv sections
-once sample.csv sh -c "awk -F , 'NR == 1 { print; next } !(\$2 in at) { at[\$2] = n++ % 4 } !at[\$2]' packages.csv > part && mv part sample.csv"
-cat > columns.yaml << END
-text: description
-label: section
-group: source
-id: package
-END
-once store/index.json ds-prep import sample.csv --columns columns.yaml -o store
-once split.json ds-prep split store --seed 1 -o split.json
+sections 4
 once tokens/test/index.json ds-prep tokenize split.json --tokenizer encoder --max-length 48 -o tokens
 once encoder.yaml sh -c 'ckpt config encoder > encoder.part && mv encoder.part encoder.yaml'
 example classify
@@ -48,7 +39,7 @@ schedule='[{kind: linear, updates: 60, start_factor: 0.0, end_factor: 1.0}, {kin
 seeds of_seed 1 2 3
 
 notes --title "LoRA on frozen bases in f32, bf16 and NF4" \
-    --note "all-MiniLM-L6-v2 on the sections of $(tail -n +2 sample.csv | wc -l) Debian packages, split by source package; r 8 in all linear layers, mean pooling, $updates updates of 32 descriptions." \
+    --note "all-MiniLM-L6-v2 on the sections of $(tail -n +2 packages.csv | wc -l) Debian packages, split by source package; r 8 in all linear layers, mean pooling, $updates updates of 32 descriptions." \
     --note "PEFT on f32, the same settings, accuracy for each seed: $(cat seed-*/peft.txt | tr '\n' ' ')" \
     --method "f32=f32-scores" --method "bf16=bf16-scores" --method "NF4=nf4-scores" \
     --method "NF4, AdamW in 8 bits=nf4-8bit-scores" \

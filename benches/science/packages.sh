@@ -4,15 +4,7 @@
 # shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
-once packages.csv sections
-cat > columns.yaml << END
-text: description
-label: section
-group: source
-id: package
-END
-once store/index.json ds-prep import packages.csv --columns columns.yaml -o store
-once split.json ds-prep split store --seed 1 -o split.json
+sections 1
 once tokenizer/tokenizer.json ds-prep vocabulary split.json --size 12000 -o tokenizer
 once tokens/test/index.json ds-prep tokenize split.json --tokenizer tokenizer --max-length 48 -o tokens
 example classify

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fine-tunes an encoder with PEFT on the sections of Debian packages, as benches/science/lora.sh does with train-stage.
 
-Runs in the folder of that protocol: encoder/, sample.csv and split.json. Mean pooling, dropout 0.1 and a linear head; LoRA
+Runs in the folder of that protocol: encoder/, packages.csv and split.json. Mean pooling, dropout 0.1 and a linear head; LoRA
 of rank 8 in every linear layer of the encoder; AdamW without decay of biases, clipping at 1, a linear warm-up and decay.
 Prints the accuracy on the test split. Needs torch, transformers and peft.
 
@@ -22,7 +22,7 @@ arguments = parser.parse_args()
 torch.manual_seed(arguments.seed)
 torch.set_num_threads(1)
 
-rows = list(csv.DictReader(open("sample.csv", encoding="utf-8")))
+rows = list(csv.DictReader(open("packages.csv", encoding="utf-8")))
 split = json.load(open("split.json"))
 labels = {label: at for at, label in enumerate(split["labels"])}
 texts = {name: [rows[at] for part in split[name] for at in part["samples"]] for name in ["train", "test"]}

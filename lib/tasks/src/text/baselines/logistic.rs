@@ -3,12 +3,10 @@
 use super::Targets;
 use super::features::Rows;
 use rayon::prelude::*;
-use std::collections::VecDeque;
 
-/// Updates that L-BFGS remembers.
-const MEMORY: usize = 6;
-/// Maximum number of iterations.
-const ITERATIONS: usize = 200;
+/// Maximum number of Newton steps, and of conjugate gradient steps within each.
+const STEPS: usize = 50;
+const INNER_STEPS: usize = 200;
 /// The fit ends when the norm of the gradient has fallen to this fraction of that at the start.
 const TOLERANCE: f64 = 1e-4;
 /// Elements or rows per partial sum, so that sums do not depend on the number of threads.
@@ -48,7 +46,7 @@ impl Logistic {
     pub fn predict(&self, rows: &Rows) -> Vec<f64> {
         let of_row = |at: usize| {
             let mut z = vec![0.0; self.columns];
-            self.linear(rows.row(at), &mut z);
+            linear(&self.weights, rows.row(at), &mut z);
             let p = z.iter_mut().map(|z| f64::from(*z));
             match self.link {
                 Link::Sigmoid => p.map(sigmoid).collect(),
@@ -57,16 +55,6 @@ impl Logistic {
             }
         };
         (0..rows.len()).into_par_iter().flat_map_iter(of_row).collect()
-    }
-
-    /// w·x + b.
-    fn linear(&self, row: &[(u32, f32)], z: &mut [f32]) {
-        let features = self.weights.len() / self.columns - 1;
-        z.copy_from_slice(&self.weights[features * self.columns..]);
-        for (feature, x) in row {
-            let weights = &self.weights[*feature as usize * self.columns..][..self.columns];
-            z.iter_mut().zip(weights).for_each(|(z, w)| *z += x * w);
-        }
     }
 }
 
@@ -86,28 +74,29 @@ impl<'a> Problem<'a> {
         Logistic { link, columns, weights: vec![0.0; (self.rows.width + 1) * columns] }
     }
 
-    /// Minimises the sum of the log losses plus |w|²/(2·strength), from the weights of `model`: L-BFGS (Nocedal 1980)
-    /// with backtracking.
+    /// Minimises the sum of the log losses plus |w|²/(2·strength), from the weights of `model`: Newton's method, with
+    /// steps by conjugate gradients that get more exact towards the minimum (Nocedal and Wright, Numerical Optimization,
+    /// algorithm 7.1), and backtracking.
     pub fn fit(&self, model: &mut Logistic, strength: f64) {
         let penalty = 1.0 / (strength * self.rows.len().max(1) as f64);
-        let (mut value, mut gradient) = self.evaluate(model, penalty);
-        let first = norm(&self.evaluate(&self.start(), penalty).1);
-        let mut memory: VecDeque<CurvaturePair> = VecDeque::new();
-        for _ in 0..ITERATIONS {
-            if norm(&gradient) <= TOLERANCE * first {
+        let first = norm(&self.evaluate(&self.start(), penalty).gradient);
+        let mut at = self.evaluate(model, penalty);
+        for _ in 0..STEPS {
+            let distance = norm(&at.gradient);
+            if distance <= TOLERANCE * first {
                 break;
             }
-            let direction = direction(&gradient, &memory);
-            let slope = dot(&direction, &gradient);
-            // The first step is of length 1; later ones have the scale of the curvature.
-            let mut size = if memory.is_empty() { 1.0 / norm(&gradient) } else { 1.0 };
+            let direction =
+                self.newton_step(model, &at, penalty, (distance / first).sqrt().min(0.5));
+            let slope = dot(&direction, &at.gradient);
             let old = model.weights.clone();
+            let mut size = 1.0;
             let next = loop {
                 let step = size as f32;
                 let moved = model.weights.par_iter_mut().zip(&old).zip(&direction);
                 moved.for_each(|((w, old), d)| *w = old + step * d);
                 let next = self.evaluate(model, penalty);
-                if next.0 <= value + 1e-4 * size * slope {
+                if next.value <= at.value + 1e-4 * size * slope {
                     break Some(next);
                 }
                 size *= 0.5;
@@ -115,63 +104,122 @@ impl<'a> Problem<'a> {
                     break None;
                 }
             };
-            let Some((next, next_gradient)) = next else {
+            let Some(next) = next else {
                 // No step of any size helps within the precision of f32.
                 model.weights = old;
                 break;
             };
-            let s = difference(&model.weights, &old);
-            let y = difference(&next_gradient, &gradient);
-            let curvature = dot(&s, &y);
-            if curvature > 0.0 {
-                memory.truncate(MEMORY - 1);
-                memory.push_front(CurvaturePair {
-                    scale: curvature / dot(&y, &y),
-                    curvature,
-                    s,
-                    y,
-                });
-            }
-            (value, gradient) = (next, next_gradient);
+            at = next;
         }
     }
 
+    /// The solution d of H·d = -gradient by conjugate gradients, to a residual of `tolerance` times the gradient.
+    fn newton_step(&self, model: &Logistic, at: &Point, penalty: f64, tolerance: f64) -> Vec<f32> {
+        let mut step = vec![0.0; at.gradient.len()];
+        let mut rest: Vec<f32> = at.gradient.par_iter().map(|g| -g).collect();
+        let mut direction = rest.clone();
+        let mut squares = dot(&rest, &rest);
+        let enough = tolerance * tolerance * squares;
+        for _ in 0..INNER_STEPS {
+            let curved = self.curvature(model, at, &direction, penalty);
+            let curvature = dot(&direction, &curved);
+            if curvature <= 0.0 {
+                // Only by rounding: the loss is convex.
+                break;
+            }
+            let size = (squares / curvature) as f32;
+            step.par_iter_mut().zip(&direction).for_each(|(s, d)| *s += size * d);
+            rest.par_iter_mut().zip(&curved).for_each(|(r, c)| *r -= size * c);
+            let next = dot(&rest, &rest);
+            if next <= enough {
+                break;
+            }
+            let factor = (next / squares) as f32;
+            direction.par_iter_mut().zip(&rest).for_each(|(d, r)| *d = r + factor * *d);
+            squares = next;
+        }
+        step
+    }
+
     /// Mean loss plus penalty, and its gradient.
-    fn evaluate(&self, model: &Logistic, penalty: f64) -> (f64, Vec<f32>) {
-        let (columns, texts) = (model.columns, self.rows.len());
-        let mut residuals = vec![0.0_f32; texts * columns];
-        let blocks = residuals.par_chunks_mut(BLOCK * columns).enumerate();
-        let losses: Vec<f64> = blocks
-            .map(|(block, residuals)| {
-                let rows = residuals.chunks_exact_mut(columns).zip(block * BLOCK..);
+    fn evaluate(&self, model: &Logistic, penalty: f64) -> Point {
+        let (mut residuals, losses) =
+            self.of_texts(&model.weights, model.columns, |text, z| self.loss(model.link, text, z));
+        let features = self.rows.width * model.columns;
+        let squares = dot(&model.weights[..features], &model.weights[..features]);
+        let value = losses / self.rows.len().max(1) as f64 + 0.5 * penalty * squares;
+        let gradient = self.backward(&residuals, &model.weights, model.columns, penalty);
+        residuals.par_chunks_mut(model.columns).enumerate().for_each(|(text, residuals)| {
+            for (column, r) in residuals.iter_mut().enumerate() {
+                *r += f32::from(self.truth(model.link, text, column));
+            }
+        });
+        Point { value, gradient, probabilities: residuals }
+    }
+
+    /// The product of the Hessian with `direction`.
+    fn curvature(&self, model: &Logistic, at: &Point, direction: &[f32], penalty: f64) -> Vec<f32> {
+        let columns = model.columns;
+        let (scores, _) = self.of_texts(direction, columns, |text, z| {
+            let p = &at.probabilities[text * columns..][..columns];
+            if model.link == Link::Softmax {
+                let mean: f32 = p.iter().zip(&*z).map(|(p, z)| p * z).sum();
+                z.iter_mut().zip(p).for_each(|(z, p)| *z = p * (*z - mean));
+            } else {
+                z.iter_mut().zip(p).for_each(|(z, p)| *z *= p * (1.0 - p));
+            }
+            0.0
+        });
+        self.backward(&scores, direction, columns, penalty)
+    }
+
+    /// The linear scores of all texts, which `each` replaces, and the sum of what it returns.
+    fn of_texts(
+        &self,
+        weights: &[f32],
+        columns: usize,
+        each: impl Fn(usize, &mut [f32]) -> f64 + Sync,
+    ) -> (Vec<f32>, f64) {
+        let mut scores = vec![0.0_f32; self.rows.len() * columns];
+        let blocks = scores.par_chunks_mut(BLOCK * columns).enumerate();
+        let sums: Vec<f64> = blocks
+            .map(|(block, scores)| {
+                let rows = scores.chunks_exact_mut(columns).zip(block * BLOCK..);
                 rows.map(|(z, text)| {
-                    model.linear(self.rows.row(text), z);
-                    self.loss(model.link, text, z)
+                    linear(weights, self.rows.row(text), z);
+                    each(text, z)
                 })
                 .sum()
             })
             .collect();
-        let features = self.rows.width * columns;
-        let squares = dot(&model.weights[..features], &model.weights[..features]);
-        let n = texts.max(1) as f64;
-        let value = losses.iter().sum::<f64>() / n + 0.5 * penalty * squares;
-        let mut gradient = vec![0.0; model.weights.len()];
+        (scores, sums.iter().sum())
+    }
+
+    /// The mean over texts of x·scoresᵀ, plus penalty·weights.
+    fn backward(&self, scores: &[f32], weights: &[f32], columns: usize, penalty: f64) -> Vec<f32> {
+        let n = self.rows.len().max(1) as f64;
         let scale = 1.0 / n as f32;
+        let mut gradient = vec![0.0; weights.len()];
         let of_feature = |(feature, (out, weights)): (usize, (&mut [f32], &[f32]))| {
             for (text, x) in self.by_feature.row(feature) {
-                let residuals = &residuals[*text as usize * columns..][..columns];
-                out.iter_mut().zip(residuals).for_each(|(out, r)| *out += x * r);
+                let scores = &scores[*text as usize * columns..][..columns];
+                out.iter_mut().zip(scores).for_each(|(out, s)| *out += x * s);
             }
             out.iter_mut().zip(weights).for_each(|(g, w)| *g = *g * scale + penalty as f32 * w);
         };
-        let (of_features, intercept) = gradient.split_at_mut(features);
-        let weights = model.weights[..features].par_chunks_exact(columns);
+        let (of_features, intercept) = gradient.split_at_mut(self.rows.width * columns);
+        let weights = weights.par_chunks_exact(columns);
         of_features.par_chunks_exact_mut(columns).zip(weights).enumerate().for_each(of_feature);
         for (column, out) in intercept.iter_mut().enumerate() {
-            let own = residuals.iter().skip(column).step_by(columns);
-            *out = (own.map(|r| f64::from(*r)).sum::<f64>() / n) as f32;
+            let own = scores.iter().skip(column).step_by(columns);
+            *out = (own.map(|s| f64::from(*s)).sum::<f64>() / n) as f32;
         }
-        (value, gradient)
+        gradient
+    }
+
+    /// Whether the class or label of a column is true of a text.
+    fn truth(&self, link: Link, text: usize, column: usize) -> bool {
+        self.targets.has(text, column + usize::from(link == Link::Binary))
     }
 
     /// The log loss of a text, given its linear scores `z`, which are overwritten with p - y.
@@ -180,14 +228,14 @@ impl<'a> Problem<'a> {
         if link == Link::Softmax {
             let (p, total) = softmax(&z.iter().map(|z| f64::from(*z)).collect::<Vec<_>>());
             for (class, (z, p)) in z.iter_mut().zip(p).enumerate() {
-                let truth = self.targets.has(text, class);
+                let truth = self.truth(link, text, class);
                 sum += if truth { total - f64::from(*z) } else { 0.0 };
                 *z = (p - f64::from(truth)) as f32;
             }
             return sum;
         }
         for (at, z) in z.iter_mut().enumerate() {
-            let truth = self.targets.has(text, at + usize::from(link == Link::Binary));
+            let truth = self.truth(link, text, at);
             let value = f64::from(*z);
             // ln(1 + exp(-z)) for what is true, ln(1 + exp(z)) otherwise.
             let wrong = if truth { -value } else { value };
@@ -198,35 +246,22 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// An update that L-BFGS remembers: the change of the weights and of the gradient.
-struct CurvaturePair {
-    s: Vec<f32>,
-    y: Vec<f32>,
-    /// s·y.
-    curvature: f64,
-    /// (s·y)/(y·y).
-    scale: f64,
+/// The loss at some weights.
+struct Point {
+    value: f64,
+    gradient: Vec<f32>,
+    /// [texts, columns].
+    probabilities: Vec<f32>,
 }
 
-/// The L-BFGS direction by the two-loop recursion; `memory` has the newest step first.
-fn direction(gradient: &[f32], memory: &VecDeque<CurvaturePair>) -> Vec<f32> {
-    let mut direction: Vec<f32> = gradient.par_iter().map(|g| -g).collect();
-    let factors: Vec<f64> = memory
-        .iter()
-        .map(|step| {
-            let factor = dot(&step.s, &direction) / step.curvature;
-            add(&mut direction, -factor, &step.y);
-            factor
-        })
-        .collect();
-    if let Some(newest) = memory.front() {
-        direction.par_iter_mut().for_each(|d| *d *= newest.scale as f32);
+/// w·x + b, for `weights` of [features + 1, columns].
+fn linear(weights: &[f32], row: &[(u32, f32)], z: &mut [f32]) {
+    let columns = z.len();
+    z.copy_from_slice(&weights[weights.len() - columns..]);
+    for (feature, x) in row {
+        let weights = &weights[*feature as usize * columns..][..columns];
+        z.iter_mut().zip(weights).for_each(|(z, w)| *z += x * w);
     }
-    for (step, factor) in memory.iter().zip(factors).rev() {
-        let back = dot(&step.y, &direction) / step.curvature;
-        add(&mut direction, factor - back, &step.s);
-    }
-    direction
 }
 
 fn sigmoid(z: f64) -> f64 {
@@ -250,12 +285,4 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 
 fn norm(a: &[f32]) -> f64 {
     dot(a, a).sqrt()
-}
-
-fn difference(a: &[f32], b: &[f32]) -> Vec<f32> {
-    a.par_iter().zip(b).map(|(a, b)| a - b).collect()
-}
-
-fn add(to: &mut [f32], factor: f64, x: &[f32]) {
-    to.par_iter_mut().zip(x).for_each(|(to, x)| *to += factor as f32 * x);
 }
