@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use learn::checkpoint;
-use learn::foreign::{self, NameMap};
+use learn::foreign::NameMap;
 use learn::trained::Weights;
 use serde_json::json;
 use tasks::text::export as text;
@@ -147,7 +147,7 @@ pub fn import(args: ImportArgs) -> Result<Exit> {
 }
 
 pub fn quantize(args: QuantizeArgs) -> Result<Exit> {
-    let found = foreign::quantise(&args.folder, &args.output_folder)?;
+    let found = tasks::quantise(&args.folder, &args.output_folder)?;
     let path = args.output_folder;
     let text = format!(
         "{} matrices of {} in 4 bits, {} tensors dense, {} instead of {}",

@@ -283,6 +283,11 @@ fn folders_that_do_not_fit_are_refused() {
     refused("ckpt config two", 65, "is not the name of a file in its folder");
     index(vec![("more".into(), "c.safetensors".into())]);
     refused("ckpt config two", 66, "c.safetensors");
+    index(Vec::new());
+    fs::remove_file(folder.join("two/a.safetensors")).unwrap();
+    write("two/a.safetensors", &all[..6]);
+    let twice = format!("tensor {} is in a.safetensors and in b.safetensors", all[5].0);
+    refused("ckpt config two", 65, &twice);
 
     // A pickle that would run a program.
     let pickle = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/torch/refused-system.pt");

@@ -187,6 +187,15 @@ fn every_form_of_storage_learns_a_batch_and_damaged_ones_are_refused() {
     damaged(".nested_quant_map", &unsorted)("is not in ascending order");
     let infinite = |tensor: &Tensor| Some(Tensor::full(tensor.shape(), f64::INFINITY, Dtype::F32));
     damaged(".nested_absmax", &infinite)("not finite");
+
+    // Also where no weight gets 4 bits.
+    let table = "bert.embeddings.word_embeddings.weight";
+    let mut dense = dense;
+    let own = dense.iter_mut().find(|(name, _)| name == table).unwrap();
+    own.1.write::<f32>()[3] = f32::NAN;
+    fs::remove_file(folder.join("hf/model.safetensors")).unwrap();
+    foreign::write(&folder.join("hf/model.safetensors"), &dense).unwrap();
+    refused(folder, "ckpt quantize hf -o x", 65, &format!("{table}: some values are not finite"));
 }
 
 /// Such as that of a masked language model: it is frozen with the values that it started with.

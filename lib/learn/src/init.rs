@@ -73,7 +73,7 @@ impl InitFrom {
         let what = format!("{}: the frozen parameters", self.from.display());
         unix::memory::ensure(&what, Some(self.bytes_of_frozen(&found, params)))?;
         for i in 0..params.frozen.shapes().count() {
-            let form = self.storage.map(|storage| (storage, params.frozen.is_linear(i)));
+            let form = self.form(params, i);
             if let Some(value) = value(trained + i, form)? {
                 params.frozen.set(i, value);
                 // What it replaces, and other forms of it, have sizes that do not come again.
@@ -136,10 +136,16 @@ impl InitFrom {
         let trained = params.trained.entries().len();
         let bytes = params.frozen.shapes().enumerate().map(|(i, (_, shape))| {
             let own = || found.bits(trained + i);
-            let other = self.storage.and_then(|own| own.bits(shape, params.frozen.is_linear(i)));
-            other.unwrap_or_else(own) / 8.0 * shape.iter().product::<usize>() as f64
+            self.form(params, i).map_or_else(own, Storage::bits) / 8.0
+                * shape.iter().product::<usize>() as f64
         });
         bytes.sum::<f64>() as u64
+    }
+
+    /// The form that `storage` gives the frozen parameter with index `number`; None for its own.
+    fn form(&self, params: &ParamSet, number: usize) -> Option<Storage> {
+        let shape = params.frozen.shapes().nth(number)?.1;
+        self.storage?.applied(shape, params.frozen.is_linear(number))
     }
 }
 
@@ -183,17 +189,15 @@ impl MatchedSource {
     }
 
     /// Reads the value of the parameter with index `number`, in its own form or another one; None if the source has none.
-    fn value(&self, number: usize, form: Option<(Storage, bool)>) -> Result<Option<Value>> {
+    fn value(&self, number: usize, form: Option<Storage>) -> Result<Option<Value>> {
         let Some(at) = self.pairs[number] else { return Ok(None) };
         let value = match (&self.source, form) {
             (Source::File(file), None) => file.read_stored(&file.tensors()[at]),
-            (Source::File(file), Some((storage, is_linear))) => {
-                file.read_as(&file.tensors()[at], storage, is_linear)
-            }
+            (Source::File(file), Some(form)) => file.read_as(&file.tensors()[at], form),
             (Source::Checkpoint(tensors), None) => Ok(tensors[at].1.clone()),
-            (Source::Checkpoint(tensors), Some((storage, is_linear))) => {
+            (Source::Checkpoint(tensors), Some(form)) => {
                 let (name, value) = &tensors[at];
-                value.clone().stored_as(storage, is_linear).context(|| name)
+                value.clone().stored_as(form).context(|| name)
             }
         };
         value.map(Some)

@@ -11,12 +11,14 @@ mod model_args;
 pub mod multimodal;
 pub mod pde;
 mod predictions;
+mod quantise;
 pub mod regression;
 mod statistics;
 pub mod text;
 mod trained;
 
 pub use model_args::ModelArgs;
+pub use quantise::{QuantisedModel, quantise};
 pub use trained::Opener;
 
 use evaluation::{Predict, Score};

@@ -9,7 +9,6 @@
 mod layout;
 mod names;
 mod pickle;
-mod quantise;
 mod quantised;
 mod sharded;
 mod torch;
@@ -18,7 +17,6 @@ mod write;
 pub(crate) use layout::assemble;
 pub use layout::{ForeignModel, Layout, Piece};
 pub use names::{NameMap, Named};
-pub use quantise::{QuantisedModel, quantise};
 pub use write::write;
 
 use quantised::Pieces;
@@ -138,9 +136,9 @@ impl WeightFile {
         &self.tensors
     }
 
-    /// Reads a dense tensor in consecutive parts [elements] of its own dtype. None: its elements are not in row-major order, or
-    /// not numbers of a floating-point dtype of tensors. Errors: 74 when reading fails.
-    fn parts(&self, stored: &TensorEntry) -> Option<impl Iterator<Item = Result<Tensor>>> {
+    /// The dtype that a dense tensor is read as, and its consecutive parts [elements] in its own dtype. None: its elements
+    /// are not in row-major order, or not numbers of a floating-point dtype of tensors. Errors: 74 when reading fails.
+    fn parts(&self, stored: &TensorEntry) -> Option<(Dtype, impl Iterator<Item = Result<Tensor>>)> {
         let is_dense = stored.quantised.is_none();
         let dtype = stored.dtype.dtype().filter(|dtype| dtype.is_float() && is_dense)?;
         let part = self.parts.get(stored.part)?;
@@ -148,12 +146,13 @@ impl WeightFile {
             return None;
         }
         let count: usize = stored.shape.iter().product();
-        Some((0..count).step_by(PART).map(move |at| {
+        let parts = (0..count).step_by(PART).map(move |at| {
             let mut tensor = Tensor::empty(&[PART.min(count - at)], dtype);
             let start = stored.start + (at * dtype.bytes()) as u64;
             let read = part.file.read_exact_at(tensor.as_bytes_mut(), start);
             read.map(|()| tensor).map_err(|cause| Error::new(Exit::Io, cause))
-        }))
+        });
+        Some((if dtype == Dtype::F64 { Dtype::F32 } else { dtype }, parts))
     }
 
     /// Reads a tensor of this file in row-major order, converted to `dtype`. Errors: 65 when it does not fit into

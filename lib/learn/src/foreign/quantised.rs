@@ -2,7 +2,7 @@
 
 use super::{TensorEntry, WeightFile, row_major};
 use crate::params::{NF4_BITS, Quantised, Storage, Value, check, groups, layout};
-use tensor::{Dtype, FileDtype, Tensor};
+use tensor::{Dtype, FileDtype};
 use unix::text::quote;
 use unix::{Context, Error, Result};
 
@@ -88,33 +88,14 @@ impl WeightFile {
         })
     }
 
-    /// The same in the form `storage`, for a parameter that `is_linear` says is the weight of a linear layer. A dense matrix
-    /// in row-major order is converted in parts, so that it does not take memory in two forms; others are read as a whole.
-    /// Errors: also 65 when a weight that is to be quantised is not finite.
-    pub fn read_as(
-        &self,
-        stored: &TensorEntry,
-        storage: Storage,
-        is_linear: bool,
-    ) -> Result<Value> {
-        let name = || format!("{}: {}", self.path.display(), stored.name);
-        let (&[outputs, inputs], Some(parts)) = (&*stored.shape, self.parts(stored)) else {
-            return self.read_stored(stored)?.stored_as(storage, is_linear).context(name);
+    /// Reads a matrix in the form `form`. One that is dense and in row-major order is converted in parts, so that it does
+    /// not take memory in two forms; others are read as a whole. Errors: also 65 when it is to be quantised and not finite.
+    pub fn read_as(&self, stored: &TensorEntry, form: Storage) -> Result<Value> {
+        let value = match self.parts(stored) {
+            Some((dtype, parts)) => Value::from_parts(&stored.shape, dtype, form, parts),
+            None => self.read_stored(stored)?.stored_as(form),
         };
-        if storage == Storage::Nf4 && is_linear {
-            let dtype = stored.dtype.dtype().filter(|dtype| *dtype != Dtype::F64);
-            let weight = Quantised::of([outputs, inputs], dtype.unwrap_or(Dtype::F32), parts);
-            return weight.map(Value::Nf4).context(name);
-        }
-        let mut dense = Tensor::empty(&stored.shape, Dtype::Bf16);
-        let mut rest = dense.as_bytes_mut();
-        for part in parts {
-            let part = part.context(name)?.to_dtype(Dtype::Bf16);
-            let (own, others) = rest.split_at_mut(part.bytes());
-            own.copy_from_slice(part.as_bytes());
-            rest = others;
-        }
-        Ok(Value::Dense(dense))
+        value.context(|| format!("{}: {}", self.path.display(), stored.name))
     }
 }
 
@@ -122,6 +103,7 @@ impl WeightFile {
 mod tests {
     use super::*;
     use crate::foreign::{PART, open, write};
+    use tensor::Tensor;
 
     /// What is converted in parts is what is converted as a whole.
     #[test]
@@ -137,13 +119,11 @@ mod tests {
             let mut matrix = matrix.to_dtype(dtype);
             let save = |matrix: &Tensor| write(&path, &[("a.weight".into(), matrix.clone())]);
             save(&matrix).unwrap();
-            for (storage, is_linear) in
-                [(Storage::Nf4, true), (Storage::Nf4, false), (Storage::Bf16, true)]
-            {
+            for form in [Storage::Nf4, Storage::Bf16] {
                 let file = open(&path).unwrap();
-                let found = file.read_as(&file.tensors()[0], storage, is_linear).unwrap();
+                let found = file.read_as(&file.tensors()[0], form).unwrap();
                 let whole = file.read_stored(&file.tensors()[0]).unwrap();
-                let whole = whole.stored_as(storage, is_linear).unwrap();
+                let whole = whole.stored_as(form).unwrap();
                 let bytes = |value: Value| match value {
                     Value::Dense(tensor) => vec![tensor.as_bytes().to_vec()],
                     Value::Nf4(weight) => {
@@ -151,7 +131,7 @@ mod tests {
                         entries.map(|(_, tensor)| tensor.as_bytes().to_vec()).collect()
                     }
                 };
-                assert!(bytes(found) == bytes(whole), "{dtype} {storage:?} {is_linear}");
+                assert!(bytes(found) == bytes(whole), "{dtype} {form:?}");
             }
             tensor::with_element!(dtype, T => {
                 *matrix.write::<T>().last_mut().unwrap() = tensor::Element::of(f64::NAN);
@@ -159,7 +139,7 @@ mod tests {
             std::fs::remove_file(&path).unwrap();
             save(&matrix).unwrap();
             let file = open(&path).unwrap();
-            let error = file.read_as(&file.tensors()[0], Storage::Nf4, true).unwrap_err();
+            let error = file.read_as(&file.tensors()[0], Storage::Nf4).unwrap_err();
             let expected = format!("{}: a.weight: some values are not finite", path.display());
             assert!(error.to_string().starts_with(&expected), "{error}");
         }

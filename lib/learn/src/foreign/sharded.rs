@@ -21,7 +21,7 @@ struct Index {
 }
 
 /// Opens all files of an index. Errors: as [`super::open`]; 65 when the index is damaged, names a file outside its
-/// directory, or names a tensor that its file lacks.
+/// directory, or names a tensor that its file lacks or that is in two files.
 pub(super) fn open(path: &Path) -> Result<WeightFile> {
     let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
     let index: Index = serde_json::from_slice(&small::read(path, MAX_BYTES)?)
@@ -45,6 +45,12 @@ pub(super) fn open(path: &Path) -> Result<WeightFile> {
             let missing = || bad(format!("tensor {} is missing in {}", quote(name), quote(file)));
             let entry = entries.remove(name).ok_or_else(missing)?;
             tensors.push(TensorEntry { part: parts.len(), ..entry });
+        }
+        // What is left is not in the index, such as a copy of a tied weight; it must not contradict it.
+        if let Some(name) = entries.keys().filter(|name| index.weight_map.contains_key(*name)).min()
+        {
+            let [name, file, other] = [name, file, &index.weight_map[name]].map(quote);
+            return Err(bad(format!("tensor {name} is in {file} and in {other}; remove one")));
         }
         parts.push(part);
     }

@@ -70,12 +70,20 @@ const DTYPES: [(&str, Dtype); 3] =
     [("bfloat16", Dtype::Bf16), ("float16", Dtype::F16), ("float32", Dtype::F32)];
 
 impl Storage {
-    /// Bits of an element of a parameter; None for those that stay as they are.
-    pub(crate) fn bits(self, shape: &[usize], is_linear: bool) -> Option<f64> {
+    /// The form that a parameter gets; None for those that stay as they are.
+    pub(crate) fn applied(self, shape: &[usize], is_linear: bool) -> Option<Self> {
         match self {
             _ if shape.len() < 2 => None,
-            Self::Nf4 if is_linear => Some(NF4_BITS),
-            Self::Nf4 | Self::Bf16 => Some(16.0),
+            Self::Nf4 if is_linear => Some(Self::Nf4),
+            Self::Nf4 | Self::Bf16 => Some(Self::Bf16),
+        }
+    }
+
+    /// Bits of an element.
+    pub(crate) fn bits(self) -> f64 {
+        match self {
+            Self::Nf4 => NF4_BITS,
+            Self::Bf16 => 16.0,
         }
     }
 }
@@ -111,18 +119,48 @@ impl Value {
         }
     }
 
-    /// Returns the value in another form; `is_linear` says whether it is the weight of a linear layer. Errors: a weight that
-    /// is to be quantised is not finite.
-    pub fn stored_as(self, storage: Storage, is_linear: bool) -> Result<Self> {
-        Ok(match (self, storage) {
-            (Self::Nf4(weight), Storage::Nf4) if is_linear => Self::Nf4(weight),
-            (value, _) if value.shape().len() < 2 => value,
-            (Self::Dense(weight), Storage::Nf4) if is_linear => {
-                let shape = [0, 1].map(|axis| weight.shape()[axis]);
-                Self::Nf4(Quantised::of(shape, weight.dtype(), [Ok(weight)])?)
+    /// Returns a matrix in another form. Errors: it is to be quantised and not finite.
+    pub fn stored_as(self, form: Storage) -> Result<Self> {
+        match (self, form) {
+            (Self::Nf4(weight), Storage::Nf4) => Ok(Self::Nf4(weight)),
+            (Self::Nf4(weight), Storage::Bf16) => {
+                Ok(Self::Dense(Self::Nf4(weight).dense(Dtype::Bf16)))
             }
-            (value, _) => Self::Dense(value.dense(Dtype::Bf16)),
-        })
+            (Self::Dense(tensor), form) => {
+                let shape = tensor.shape().to_vec();
+                Self::from_parts(&shape, tensor.dtype(), form, [Ok(tensor)])
+            }
+        }
+    }
+
+    /// Joins the consecutive parts of a matrix, in row-major order, in another form, without keeping them. Errors: those of
+    /// a part; the matrix is to be quantised and not finite.
+    pub fn from_parts(
+        shape: &[usize],
+        dtype: Dtype,
+        form: Storage,
+        parts: impl IntoIterator<Item = Result<Tensor>>,
+    ) -> Result<Self> {
+        if let (Storage::Nf4, &[outputs, inputs]) = (form, shape) {
+            return Quantised::of([outputs, inputs], dtype, parts).map(Self::Nf4);
+        }
+        let mut dense = Tensor::empty(shape, Dtype::Bf16);
+        let mut rest = dense.as_bytes_mut();
+        for part in parts {
+            let part = part?.to_dtype(Dtype::Bf16);
+            let (own, others) = rest.split_at_mut(part.bytes());
+            own.copy_from_slice(part.as_bytes());
+            rest = others;
+        }
+        Ok(Self::Dense(dense))
+    }
+
+    /// Whether no element is NaN or infinite.
+    pub fn is_finite(&self) -> bool {
+        match self {
+            Self::Dense(tensor) => is_finite(tensor),
+            Self::Nf4(_) => true, // its scales are checked
+        }
     }
 
     /// Copies the value to a device.
@@ -316,74 +354,4 @@ pub fn grouped(tensors: &[(String, Tensor)]) -> Result<Vec<(String, Value)>, Str
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn weight() -> Vec<(String, Tensor)> {
-        let values: Vec<f32> = (0..6 * 64).map(|i| (i as f32 * 0.7).sin()).collect();
-        let weight = Value::Dense(Tensor::from_slice(&values, &[6, 64]));
-        let Ok(Value::Nf4(weight)) = weight.stored_as(Storage::Nf4, true) else { panic!() };
-        weight.entries("a.weight")
-    }
-
-    #[test]
-    fn what_is_written_is_read_back() {
-        let bias = ("a.bias".to_string(), Tensor::scalar(1.0_f32));
-        let found = grouped(&[weight(), vec![bias]].concat()).unwrap();
-        let [(bias, Value::Dense(_)), (name, Value::Nf4(read))] = &found[..] else {
-            panic!("{found:?}")
-        };
-        assert_eq!((bias.as_str(), name.as_str()), ("a.bias", "a.weight"));
-        let again = read.clone().entries("a.weight");
-        assert_eq!(again.len(), 6);
-        for ((name, ours), (other, theirs)) in again.iter().zip(weight()) {
-            assert_eq!((name, ours.as_bytes()), (&other, theirs.as_bytes()));
-        }
-    }
-
-    #[test]
-    fn damaged_weights_are_refused_and_the_tensor_is_named() {
-        let with = |i: usize, tensor: Tensor| {
-            let mut all = weight();
-            all[i].1 = tensor;
-            grouped(&all).unwrap_err()
-        };
-        let without = |i: usize| {
-            let mut all = weight();
-            all.remove(i);
-            grouped(&all).unwrap_err()
-        };
-        let of = |i: usize| weight()[i].1.clone();
-        let state = |from: &str, to: &str| {
-            let text = String::from_utf8(of(5).as_bytes().to_vec()).unwrap();
-            assert!(text.contains(from), "{text}");
-            let text = text.replace(from, to);
-            with(5, Tensor::from_slice(text.as_bytes(), &[text.len()]))
-        };
-        let mut map = of(2);
-        map.write::<f32>().swap(3, 4);
-        let mut nested = of(4);
-        nested.write::<f32>()[7] = f32::NAN;
-        for (error, expected) in [
-            (with(0, Tensor::zeros(&[191, 1], Dtype::U8)), "a.weight is u8 [191, 1]"),
-            (with(1, Tensor::zeros(&[5], Dtype::U8)), "a.weight.absmax is u8 [5]"),
-            (with(1, Tensor::zeros(&[6], Dtype::F32)), "needs u8 [6]"),
-            (with(2, map), "a.weight.quant_map is not in ascending order"),
-            (with(4, nested), "a.weight.nested_quant_map has values that are not finite"),
-            (without(0), "a.weight is not"),
-            (without(2), "a.weight.quant_map is not"),
-            (without(4), "there is no a.weight.nested_quant_map"),
-            (without(5), "no description"),
-            (state("\"nf4\"", "\"fp4\""), "quant_type is \"fp4\""),
-            (state("64,\"dtype\"", "128,\"dtype\""), "blocksize is 128"),
-            (state("float32\",\"shape", "int8\",\"shape"), "dtype is \"int8\""),
-            (state("[6,64]", "[6,65]"), "needs u8 [195, 1]"),
-            (state("[6,64]", "[99999999999,99999999999]"), "too large"),
-            (state("[6,64]", "[384]"), "only matrices"),
-            (state("{", "["), "not a description"),
-            (state("\"nested_blocksize\":256,", ""), "nested_offset are (None, Some"),
-        ] {
-            assert!(error.contains(expected), "{error}");
-        }
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Quantises the model in a folder of transformers to 4 bits.
 
-use super::{TensorEntry, folder_weights, open, write};
-use crate::params::{Storage, Value};
+use learn::foreign::{TensorEntry, folder_weights, open, write};
+use learn::params::{Storage, Value};
 use serde_json::{Map, Value as Json, json};
 use std::fs;
 use std::path::Path;
@@ -54,8 +54,8 @@ pub struct QuantisedModel {
 /// inside its numbered blocks in NF4, as bitsandbytes stores them: transformers loads it, and so does training. Everything
 /// else stays as it is, since transformers expects one dtype.
 ///
-/// Errors: 66 when config.json or the weights are missing; 65 when they are damaged, already quantised, or have no such
-/// layers; 73 when `to` exists.
+/// Errors: 66 when config.json or the weights are missing; 65 when they are damaged or not finite, already quantised, or have
+/// no such layers; 73 when `to` exists.
 pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
     let path = folder.join("config.json");
     let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
@@ -86,9 +86,15 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
             continue;
         }
         let value = match is_block_layer(entry) {
-            true => file.read_as(entry, Storage::Nf4, true)?,
+            true => file.read_as(entry, Storage::Nf4)?,
             false => file.read_stored(entry)?,
         };
+        if !value.is_finite() {
+            let at = format!("{}: {}", weights.display(), entry.name);
+            return Err(Error::data(format!(
+                "{at}: some values are not finite; the model is damaged"
+            )));
+        }
         match value {
             Value::Nf4(weight) => {
                 tensors.extend(weight.entries(&entry.name));
