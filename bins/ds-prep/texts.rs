@@ -210,6 +210,9 @@ pub struct Tokenize {
     /// [default: a quarter of --max-length]
     #[arg(long, value_name = "NUMBER")]
     stride: Option<usize>,
+    /// The tokens of conversations that a loss counts [default: assistant]
+    #[arg(long, value_enum, value_name = "PART")]
+    loss_on: Option<LossOn>,
     /// Output folder
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     to: PathBuf,
@@ -218,18 +221,43 @@ pub struct Tokenize {
 }
 
 pub fn encode(args: &Tokenize) -> Result<Exit> {
-    let Tokenize { manifest, tokenizer, max_length, stride, to, output } = args;
-    let tokenizer = Tokenizer::open(tokenizer, *max_length)?;
+    let Tokenize { manifest, tokenizer, max_length, stride, loss_on, to, output } = args;
+    let is_chat = TextSet::open(manifest, SplitName::Train)?.content().conversations;
+    if !is_chat && loss_on.is_some() {
+        return Err(Error::usage("--loss-on: no effect on texts, only on conversations"));
+    }
+    if is_chat && stride.is_some() {
+        return Err(Error::usage(
+            "--stride: no effect on conversations, only on contexts of answers",
+        ));
+    }
     let signals = Signals::install()?;
     let (mut progress, mut done) = (Progress::new("records", 0), 0);
-    let sets = tokenize(manifest, &tokenizer, *max_length, *stride, to, |more| {
+    let more = |more: usize| {
         done += more as u64;
         progress.set(done);
         signals
             .check_stop(|| format!("{} is incomplete; the same command resumes it", to.display()))
-    });
+    };
+    let sets = match is_chat {
+        true => {
+            let chat = Tokenizer::open_chat(tokenizer, *max_length, loss_on.unwrap_or_default())?;
+            tokenize_chat(manifest, &chat, *max_length, to, more)
+        }
+        false => {
+            let tokenizer = Tokenizer::open(tokenizer, *max_length)?;
+            tokenize(manifest, &tokenizer, *max_length, *stride, to, more)
+        }
+    };
     drop(progress);
     let sets = sets?;
+    let changed: usize = sets.iter().map(TokenSet::changed_turns).sum();
+    if changed > 0 {
+        note!(
+            "the chat template renders {changed} turns of assistants in another way once the conversation goes on; they are learnt as \
+             in the whole conversation"
+        );
+    }
     let truncated: usize = sets.iter().map(TokenSet::truncated).sum();
     if truncated > 0 {
         note!("{truncated} records have more than {max_length} tokens and were truncated");

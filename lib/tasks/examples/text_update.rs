@@ -108,9 +108,17 @@ impl Bench {
             intermediate_size: args.wide,
             ..EncoderConfig::default()
         };
-        let special =
-            SpecialTokens { padding: 0, cls: Some(2), sep: Some(3), mask: Some(4), unk: Some(1) };
+        let special = SpecialTokens {
+            padding: 0,
+            cls: Some(2),
+            sep: Some(3),
+            mask: Some(4),
+            unk: Some(1),
+            bos: None,
+            eos: None,
+        };
         let info = TokenInfo {
+            chat: None,
             labels: vec!["no".into(), "yes".into()],
             multi_label: false,
             pairs: false,

@@ -17,7 +17,15 @@ use tensor::{Tape, Tensor};
 use text_golden::{Golden, VOCABULARY, encoder};
 
 fn info(padding: i32) -> TokenInfo {
-    let special = SpecialTokens { padding, cls: None, sep: None, mask: None, unk: None };
+    let special = SpecialTokens {
+        padding,
+        cls: None,
+        sep: None,
+        mask: None,
+        unk: None,
+        bos: None,
+        eos: None,
+    };
     TokenInfo {
         labels: ["a", "b", "c"].map(String::from).to_vec(),
         multi_label: false,

@@ -17,6 +17,15 @@ pub struct Columns {
     /// The text. Records with a context need none; theirs is a question about it, or with a label the text that has it.
     #[serde(default)]
     pub text: Option<String>,
+    /// Instead, a conversation: a list of messages, each an object with `role` and `content`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub messages: Option<String>,
+    /// Instead, the user's part of a conversation of two messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt: Option<String>,
+    /// The assistant's part, after `prompt`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub completion: Option<String>,
     /// A second text; models read both as a pair.
     #[serde(default)]
     pub text2: Option<String>,
@@ -102,12 +111,15 @@ pub struct Wanted {
     pub separator: Option<String>,
     /// Whether empty lines are refused in files where every line is a row.
     pub every_line: bool,
+    /// Whether the first cell is a list of messages.
+    pub messages: bool,
 }
 
 impl From<&Columns> for Wanted {
     fn from(columns: &Columns) -> Self {
         let names = columns.names().map(|name| name.map(String::from));
-        Self { names, separator: columns.multi_label.clone(), ..Self::default() }
+        let (separator, messages) = (columns.multi_label.clone(), columns.messages.is_some());
+        Self { names, separator, messages, ..Self::default() }
     }
 }
 
@@ -116,6 +128,9 @@ impl Default for Columns {
     fn default() -> Self {
         Self {
             text: None,
+            messages: None,
+            prompt: None,
+            completion: None,
             text2: None,
             criterion: None,
             criteria: None,
@@ -160,8 +175,25 @@ impl Columns {
     fn violations(&self) -> Vec<(String, String)> {
         let mut found = Vec::new();
         let mut add = |key: &str, what: &str| found.push((key.to_string(), what.to_string()));
-        if self.text.is_none() && self.context.is_none() {
-            add("text", "must name a column, unless `context` does");
+        let given = [&self.text, &self.messages, &self.prompt].map(Option::is_some);
+        if !given.contains(&true) && self.context.is_none() {
+            add("text", "must name a column, unless `context`, `messages` or `prompt` does");
+        }
+        if given.iter().filter(|given| **given).count() > 1 {
+            add("text", "excludes `messages` and `prompt`, and they exclude each other");
+        }
+        if self.prompt.is_some() != self.completion.is_some() {
+            add("completion", "and `prompt` need each other");
+        }
+        if self.is_conversation() {
+            let of_texts = [
+                ("text2", self.text2.is_some()),
+                ("context", self.context.is_some()),
+                ("label", self.label.is_some()),
+            ];
+            for (key, _) in of_texts.into_iter().filter(|(_, given)| *given) {
+                add(key, "has no effect on conversations");
+            }
         }
         if self.text2.is_some() && (self.text.is_none() || self.is_question()) {
             add("text2", "has no effect on records whose `text` is a question about a context");
@@ -230,6 +262,11 @@ impl Columns {
         found
     }
 
+    /// Whether records are conversations.
+    pub fn is_conversation(&self) -> bool {
+        self.messages.is_some() || self.prompt.is_some()
+    }
+
     /// Whether `text` is a question about the context.
     pub fn is_question(&self) -> bool {
         self.context.is_some() && self.label.is_none()
@@ -237,10 +274,15 @@ impl Columns {
 
     /// Returns the column names, in the order of the cells of a row, see [`cell`].
     pub fn names(&self) -> [Option<&str>; cell::ALL] {
-        let Self { text, text2, group, id, context, criterion, label, answer, .. } = self;
+        let text = self.text.as_ref().or(self.messages.as_ref()).or(self.prompt.as_ref());
+        let text2 = self.text2.as_ref().or(self.completion.as_ref());
+        let Self { group, id, context, criterion, label, answer, .. } = self;
         let [start, end] = [&self.answer_start, &self.answer_end];
-        [text, text2, group, id, context, criterion, label, answer, start, end, &self.cases]
-            .map(Option::as_deref)
+        let [group, id, context, criterion, label, answer, start, end, cases] =
+            [group, id, context, criterion, label, answer, start, end, &self.cases]
+                .map(Option::as_deref);
+        let [text, text2] = [text, text2].map(|name| name.map(String::as_str));
+        [text, text2, group, id, context, criterion, label, answer, start, end, cases]
     }
 
     /// Returns the labels if they are known before the files are read.

@@ -4,6 +4,7 @@
 //! size, then to copy.
 
 use super::answers::answer_of;
+use super::chat::messages_of;
 use super::chunks::Chunks;
 use super::columns::{Columns, cell, collected, require_label_limit};
 use super::copy_rows::Copy;
@@ -193,6 +194,9 @@ pub(super) fn checked(
     columns: &Columns,
     row: &Row,
 ) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
+    if columns.is_conversation() {
+        messages_of(&row.cells[0])?;
+    }
     let labels = match &columns.label {
         None => Vec::new(),
         Some(column) => {

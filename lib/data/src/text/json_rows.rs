@@ -156,6 +156,7 @@ pub fn cells_of(
         };
         *own = match value {
             Value::Array(_) if number == cell::CASES => value.to_string(),
+            Value::Array(_) if number == 0 && wanted.messages => value.to_string(),
             Value::Array(items) if number == cell::LABEL => labels(items, name, wanted)?,
             value => scalar(value)
                 .ok_or_else(|| format!("column `{name}`: neither text nor a number"))?,

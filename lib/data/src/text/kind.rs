@@ -15,6 +15,9 @@ pub struct TextKind {
     pub labels: Vec<String>,
     /// Whether a record may have any number of labels.
     pub multi_label: bool,
+    /// Whether a record is a conversation, whose messages are its text, in JSON.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub conversations: bool,
     /// Whether a record has two texts.
     pub pairs: bool,
     /// Whether a record has a context in which an answer is to be found.
@@ -87,6 +90,9 @@ impl Content for TextKind {
             } else {
                 String::new()
             };
+            if kind.conversations {
+                return "conversations".into();
+            }
             let texts = if kind.pairs { "pairs of texts" } else { "texts" };
             let multi = if kind.multi_label { "any of " } else { "" };
             let answers = if kind.answers { " and answers in contexts" } else { "" };
@@ -97,7 +103,8 @@ impl Content for TextKind {
             format!("{texts} with {labels}{answers}{vectors}")
         };
         let same = |kind: &Self| {
-            (kind.pairs, kind.multi_label, kind.answers, kind.vector, kind.vectors_only)
+            let form = (kind.pairs, kind.conversations, kind.answers);
+            (form, kind.multi_label, kind.vector, kind.vectors_only)
         };
         let remedy = match same(self) == same(other) {
             true => "import both with the same `labels` in columns.yaml",

@@ -5,6 +5,7 @@
 //! ([`TokenSet`]).
 
 mod answers;
+pub mod chat;
 mod chunks;
 mod columns;
 mod copy_rows;
@@ -47,7 +48,7 @@ pub use scored_pairs::{ScoredPair, scored_pairs};
 pub use similar::{Similar, near_leaks};
 pub use store::TextStore;
 pub use token_folders::import_tokens;
-pub use tokenize::{TokenizeReport, tokenize};
+pub use tokenize::{TokenizeReport, tokenize, tokenize_chat};
 pub use tokenizer::{Cut, Encoded, SpecialTokens, Tokenizer};
 pub use tokens::{TokenInfo, TokenSet};
 pub use vector_stats::{VectorStatistics, VectorStats};

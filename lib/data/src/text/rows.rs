@@ -1,11 +1,13 @@
 //! Streams the rows of the user's files, so that files of any size can be read.
 
 use super::answers::Cases;
+use super::chat;
 use super::chunks::Chunks;
 use super::columns::{Columns, Wanted, cell};
 use super::csv_rows::CsvRows;
 use super::json_rows::JsonRows;
 use super::remarks::is_no_group;
+use serde_json::Value;
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -72,6 +74,8 @@ pub struct Rows {
     /// How texts are cut, and the remaining chunks of the last row.
     chunks: Option<Chunks>,
     rest: std::vec::IntoIter<Row>,
+    /// Whether the first two cells of a row are a prompt and a completion.
+    has_prompts: bool,
     unique: bool,
     strict: bool,
     /// Number of rows that were left out because their group already has a record with their criterion, or because they
@@ -98,6 +102,7 @@ impl Rows {
             has_cases: columns.cases.is_some(),
             chunks,
             rest: Vec::new().into_iter(),
+            has_prompts: columns.prompt.is_some(),
             unique: columns.unique,
             strict: columns.strict,
             left_out: 0,
@@ -119,7 +124,11 @@ impl Rows {
             if let Some(chunk) = self.rest.next() {
                 return Ok(Some(chunk));
             }
-            let Some(row) = self.table.next()? else { return Ok(None) };
+            let Some(mut row) = self.table.next()? else { return Ok(None) };
+            if self.has_prompts {
+                let [prompt, completion] = [0, 1].map(|at| std::mem::take(&mut row.cells[at]));
+                row.cells[0] = Value::Array(chat::pair(&prompt, &completion)).to_string();
+            }
             if self.unique && key(&row).is_some_and(|key| seen.contains(&key)) {
                 self.left_out += 1;
                 continue;

@@ -72,6 +72,7 @@ impl Arrays {
     pub fn new(description: &Description) -> Self {
         let mut has = description.columns.names().map(|name| name.is_some());
         has[cell::GROUP] = description.has_groups();
+        has[1] = description.columns.text2.is_some();
         let mut found = Self::default();
         let names = RAGGED.into_iter().zip(has);
         let names: Vec<(usize, &str)> = names
@@ -110,10 +111,11 @@ impl Description {
         TextKind {
             labels: self.labels.clone(),
             multi_label: self.columns.multi_label.is_some(),
+            conversations: self.columns.is_conversation(),
             pairs: self.columns.text2.is_some(),
             answers: self.columns.context.is_some(),
             vector: self.vector,
-            vectors_only: self.columns.text.is_none() && self.columns.context.is_none(),
+            vectors_only: self.columns.names()[0].is_none() && self.columns.context.is_none(),
         }
     }
 

@@ -40,6 +40,9 @@ pub(super) struct Counts {
     /// Number of texts of which the encoder of the vectors read only the beginning.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub cut: usize,
+    /// Number of turns of conversations that are rendered in another way when the conversation goes on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub changed_turns: usize,
     /// Number of tokens of all records.
     pub tokens: usize,
     /// Number of tokens that stand for words outside the vocabulary.

@@ -92,6 +92,7 @@ pub fn import_tokens(
         note!("{several} files have several vectors, of which the first is taken");
     }
     let info = TokenInfo {
+        chat: None,
         labels: Vec::new(),
         multi_label: false,
         pairs: false,

@@ -1,5 +1,6 @@
 //! Encodes the texts of a manifest once, before training.
 
+use super::chat::{ChatTokenizer, Messages, messages_of};
 use super::kind::is_zero;
 use super::run_sizes::RunSizes;
 use super::sentences::Language;
@@ -18,7 +19,7 @@ use serde_json::json;
 use std::ops::Range;
 use std::path::Path;
 use unix::publish::{create_folder, publish_bytes};
-use unix::{Error, Result};
+use unix::{Context, Error, Result};
 
 /// Number of texts encoded at once.
 const BATCH: usize = 1024;
@@ -72,26 +73,77 @@ pub fn tokenize(
         return Err(Error::usage("--stride: no effect on texts, only on contexts of answers"));
     }
     let stride = stride.unwrap_or(max_length / 4);
-    let tokenizers = [tokenizer, &tokenizer.unlimited()];
+    if sets[0].content().conversations {
+        let what = "conversations, which need a tokenizer with a chat template";
+        return Err(Error::usage(format!("{}: {what}", manifest.display())));
+    }
+    let encoder = Encoder::Texts([tokenizer, &tokenizer.unlimited()]);
+    encode_all(&sets, &encoder, [max_length, stride], to, &mut done)
+}
+
+/// Encodes the conversations of all splits of `manifest` into the folder `to`, truncated to `max_length` tokens; see
+/// [`tokenize`]. Errors: as there; 65 also for conversations that the chat template refuses, or without a token that a loss
+/// counts.
+pub fn tokenize_chat(
+    manifest: &Path,
+    chat: &ChatTokenizer,
+    max_length: usize,
+    to: &Path,
+    mut done: impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<TokenSet>> {
+    let sets = TextSet::open_all(manifest)?;
+    encode_all(&sets, &Encoder::Chat(chat), [max_length, 0], to, &mut done)
+}
+
+/// What encodes records.
+enum Encoder<'a> {
+    /// A tokenizer with and without a maximum length.
+    Texts([&'a Tokenizer; 2]),
+    Chat(&'a ChatTokenizer),
+}
+
+impl Encoder<'_> {
+    fn tokenizer(&self) -> &Tokenizer {
+        match self {
+            Self::Texts([tokenizer, _]) => tokenizer,
+            Self::Chat(chat) => &chat.tokenizer,
+        }
+    }
+}
+
+fn encode_all(
+    sets: &[TextSet],
+    encoder: &Encoder,
+    lengths: [usize; 2],
+    to: &Path,
+    done: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<TokenSet>> {
     sets[0].stores().iter().try_for_each(RecordStore::verify)?;
     create_folder(to)?;
-    save_tokenizer(tokenizer, to)?;
+    if let Encoder::Chat(chat) = encoder {
+        save(&to.join("chat_template.jinja"), chat.template.source())?;
+    }
+    save_tokenizer(encoder.tokenizer(), to)?;
     for set in sets.iter().filter(|set| !set.is_empty()) {
-        encode(set, tokenizers, [max_length, stride], to, &mut done)?;
+        encode(set, encoder, lengths, to, done)?;
     }
     let sets = sets.iter().filter(|set| !set.is_empty());
     sets.map(|set| TokenSet::open(to, set.name())).collect()
 }
 
-/// Writes the tokenizer next to the tokens, so that new texts can be encoded in the same way.
-pub(super) fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
-    let path = to.join("tokenizer.json");
-    if path.exists() && std::fs::read(&path).is_ok_and(|old| old != tokenizer.json().as_bytes()) {
+/// Writes a file of the tokenizer. Errors: 73 when the folder has that of another one.
+fn save(path: &Path, content: &str) -> Result<()> {
+    if path.exists() && std::fs::read(path).is_ok_and(|old| old != content.as_bytes()) {
         let cause =
             "the tokens there are of another tokenizer; remove them, or choose another folder";
-        return Err(Error::create(&path, cause));
+        return Err(Error::create(path, cause));
     }
-    publish_bytes(&path, tokenizer.json().as_bytes())?;
+    publish_bytes(path, content.as_bytes())
+}
+
+/// Writes the tokenizer next to the tokens, so that new texts can be encoded in the same way.
+pub(super) fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
+    save(&to.join("tokenizer.json"), tokenizer.json())?;
     let special = tokenizer.special();
     let name = |id: Option<i32>| id.and_then(|id| tokenizer.token(id));
     let cut = tokenizer.cut();
@@ -99,7 +151,7 @@ pub(super) fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
         true => &["input_ids", "attention_mask"],
         false => &["input_ids", "token_type_ids", "attention_mask"],
     };
-    let config = json!({
+    let mut config = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": inputs,
         "truncation_side": if cut.left { "left" } else { "right" },
@@ -109,22 +161,31 @@ pub(super) fn save_tokenizer(tokenizer: &Tokenizer, to: &Path) -> Result<()> {
         "mask_token": name(special.mask),
         "unk_token": name(special.unk),
     });
+    for (key, id) in [("bos_token", special.bos), ("eos_token", special.eos)] {
+        if let Some(token) = name(id) {
+            config[key] = token.into();
+        }
+    }
     publish_bytes(&to.join("tokenizer_config.json"), config.to_string().as_bytes())
 }
 
 fn encode(
     set: &TextSet,
-    tokenizers: [&Tokenizer; 2],
+    encoder: &Encoder,
     [max_length, stride]: [usize; 2],
     to: &Path,
     done: &mut impl FnMut(usize) -> Result<()>,
 ) -> Result<()> {
-    let (kind, tokenizer) = (set.content().clone(), tokenizers[0]);
+    let (kind, tokenizer) = (set.content().clone(), encoder.tokenizer());
     let info = TokenInfo {
         labels: kind.labels,
         multi_label: kind.multi_label,
         pairs: kind.pairs,
         answers: kind.answers,
+        chat: match encoder {
+            Encoder::Texts(_) => None,
+            Encoder::Chat(chat) => Some(chat.info()),
+        },
         vocabulary: tokenizer.vocabulary(),
         special: tokenizer.special().clone(),
         max_length,
@@ -172,7 +233,7 @@ fn encode(
         },
     )?;
     let info = &description.info;
-    writer.fill(|range| shard(set, tokenizers, info, &arrays, range, done))?;
+    writer.fill(|range| shard(set, encoder, info, &arrays, range, done))?;
     writer.save()
 }
 
@@ -186,7 +247,7 @@ fn language_of(set: &TextSet) -> Option<Language> {
 /// Encodes some records and returns the bytes of their arrays.
 fn shard(
     set: &TextSet,
-    [tokenizer, unlimited]: [&Tokenizer; 2],
+    encoder: &Encoder,
     info: &TokenInfo,
     arrays: &Arrays,
     range: Range<usize>,
@@ -198,30 +259,31 @@ fn shard(
     let [mut sources, mut labels, mut contexts, mut answers] = [0; 4].map(|_| Vec::<u8>::new());
     let mut vectors: Vec<f32> = Vec::new();
     let mut counts = Counts::default();
-    let unk = tokenizer.special().unk;
+    let unk = encoder.tokenizer().special().unk;
     let records: Vec<(&TextStore, usize)> = range.clone().map(|i| set.locate(i)).collect();
     for batch in records.chunks(BATCH) {
         let pairs: Vec<[Option<&str>; 2]> = batch.iter().map(|(s, i)| s.texts(*i)).collect();
-        let of_texts = match !info.answers || info.is_joint() {
-            true if info.vectors_only => vec![Encoded::default(); batch.len()],
-            true => tokenizer.encode_all(&pairs)?,
-            false => Vec::new(),
+        let of_texts = match encoder {
+            Encoder::Chat(chat) => conversations(chat, batch, &mut counts)?,
+            Encoder::Texts(_) if info.answers && !info.is_joint() => Vec::new(),
+            Encoder::Texts(_) if info.vectors_only => vec![Encoded::default(); batch.len()],
+            Encoder::Texts([tokenizer, _]) => tokenizer.encode_all(&pairs)?,
         };
         for encoded in of_texts.iter().filter(|_| info.is_joint()) {
             text_ids.push(&encoded.ids);
             text_types.push(&encoded.types);
             counts.truncated += usize::from(encoded.truncated);
         }
-        let records = match info.answers {
-            true => unlimited.encode_all(&with_contexts(batch, info))?,
-            false => of_texts,
+        let records = match encoder {
+            Encoder::Texts([_, unlimited]) if info.answers => {
+                unlimited.encode_all(&with_contexts(batch, info))?
+            }
+            _ => of_texts,
         };
         for ((store, i), encoded) in batch.iter().zip(records) {
             RecordTokens::of(&encoded, "", (&[], &[]), info).map_err(|what| {
-                let (file, line) = (store.origin(*i).0.display(), store.line(*i));
-                Error::data(format!(
-                    "{file}: line {line}: {what}; raise --max-length, or lower --stride"
-                ))
+                let at = place(store, *i);
+                Error::data(format!("{at}: {what}; raise --max-length, or lower --stride"))
             })?;
             contexts.extend(bytemuck::cast_slice::<i32, u8>(
                 &[encoded.last.start, encoded.last.end].map(|at| at as i32),
@@ -262,6 +324,30 @@ fn shard(
     let numbers = numbers.chain(of_contexts).chain(vector).chain(joint(text_ids.items));
     let small = [types.items].into_iter().chain(joint(text_types.items)).chain(bytes);
     Ok((numbers.chain(small).collect(), counts))
+}
+
+/// The file and the line of a record.
+fn place(store: &TextStore, i: usize) -> String {
+    format!("{}: line {}", store.origin(i).0.display(), store.line(i))
+}
+
+/// Encodes conversations, and counts the turns that are rendered in another way when a conversation goes on.
+fn conversations(
+    chat: &ChatTokenizer,
+    records: &[(&TextStore, usize)],
+    counts: &mut Counts,
+) -> Result<Vec<Encoded>> {
+    let of = |(store, i): &(&TextStore, usize)| {
+        let json = store.texts(*i)[0].unwrap_or_default();
+        messages_of(json).map_err(|what| Error::data(format!("{}: {what}", place(store, *i))))
+    };
+    let all: Vec<Messages> = records.iter().map(of).collect::<Result<_>>()?;
+    let found = chat.encode(&all).into_iter().zip(records).map(|(found, (store, i))| {
+        let (encoded, changed) = found.context(|| place(store, *i))?;
+        counts.changed_turns += changed;
+        Ok(encoded)
+    });
+    found.collect()
 }
 
 /// Returns the texts to encode for records with contexts: the question and the context, or the context alone.

@@ -2,6 +2,7 @@
 //!
 //! A folder of tokens has a store for each split, named after it, and the tokenizer as tokenizer.json.
 
+use super::chat::ChatInfo;
 use super::columns::cell;
 use super::embedding::{Embedding, MADE, SOURCE};
 use super::kind::{TextKind, is_false, is_zero};
@@ -41,6 +42,10 @@ pub struct TokenInfo {
     /// Whether a record has a context in which an answer is to be found.
     #[serde(default)]
     pub answers: bool,
+    /// How conversations were encoded; None for other texts. The segments of their tokens are 1 where a loss counts a
+    /// token, otherwise 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat: Option<ChatInfo>,
     /// Number of ids of the tokenizer.
     pub vocabulary: usize,
     /// Special tokens of the tokenizer.
@@ -70,8 +75,8 @@ impl TokenInfo {
     /// The labels, and whether records have pairs of texts, several labels or answers.
     pub fn kind(&self) -> TextKind {
         let &Self { multi_label, pairs, answers, vector, vectors_only, .. } = self;
-        let labels = self.labels.clone();
-        TextKind { labels, multi_label, pairs, answers, vector, vectors_only }
+        let (labels, conversations) = (self.labels.clone(), self.chat.is_some());
+        TextKind { labels, multi_label, conversations, pairs, answers, vector, vectors_only }
     }
 
     /// Whether records have both a text with a label, and a context with an answer.
@@ -306,6 +311,11 @@ impl TokenSet {
     pub fn token_counts(&self) -> [usize; 2] {
         let [tokens, unknown] = [|c: &Counts| c.tokens, |c: &Counts| c.unknown];
         [self.counts().map(tokens).sum(), self.counts().map(unknown).sum()]
+    }
+
+    /// Number of turns of conversations that are rendered in another way when the conversation goes on.
+    pub fn changed_turns(&self) -> usize {
+        self.counts().map(|counts| counts.changed_turns).sum()
     }
 
     /// Number of texts of which the encoder of the vectors read only the beginning.

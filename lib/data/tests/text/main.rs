@@ -1,5 +1,6 @@
 //! Tokens equal those of transformers, and those of a text do not depend on the way in which it is read.
 
+mod chat;
 mod chunks;
 mod input;
 mod sentences;

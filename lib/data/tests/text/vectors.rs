@@ -38,7 +38,7 @@ fn texts(folder: &Path, name: &str, range: std::ops::Range<usize>) -> PathBuf {
     folder.join(name)
 }
 
-fn manifest(folder: &Path, stores: &[PathBuf], shares: [usize; 3]) -> PathBuf {
+pub fn manifest(folder: &Path, stores: &[PathBuf], shares: [usize; 3]) -> PathBuf {
     let shares = shares.map(Share::Count);
     let request =
         DivideRequest { by: By::Index, group_by: None, shares, fixed: &[], seed: 0, near: None };

@@ -20,7 +20,9 @@ impl Class {
             "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => Some(Self::Bert),
             "RobertaTokenizer" => Some(Self::Roberta),
             "XLMRobertaTokenizer" => Some(Self::XlmRoberta),
-            "PreTrainedTokenizer" | "TokenizersBackend" => Some(Self::File),
+            "PreTrainedTokenizer" | "TokenizersBackend" | "Qwen2Tokenizer" | "LlamaTokenizer" => {
+                Some(Self::File)
+            }
             _ => None,
         }
     }

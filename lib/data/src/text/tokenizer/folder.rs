@@ -5,6 +5,7 @@ use super::hostile;
 use super::settings::Settings;
 use super::{Cut, SpecialTokens, input, keys};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use tokenizers::decoders;
 use tokenizers::models::bpe::BPE;
@@ -30,11 +31,13 @@ pub(super) struct Folder {
     pub path: PathBuf,
     pub inner: tokenizers::Tokenizer,
     pub special: SpecialTokens,
+    /// The special tokens by key, such as `bos_token`.
+    pub named: BTreeMap<String, String>,
     pub cut: Cut,
 }
 
 /// Reads the object in a JSON file; empty if the file is missing. Errors: 65.
-pub(super) fn file_of(path: &Path) -> Result<Map<String, Value>> {
+pub(in crate::text) fn file_of(path: &Path) -> Result<Map<String, Value>> {
     Ok(small::read_json(path, MAX_FILE, "restore it, or remove it")?.unwrap_or_default())
 }
 
@@ -87,7 +90,8 @@ impl Folder {
             read(&path, || Ok(inner.encode(input("a", Some("a")), true)?.get_type_ids().to_vec()))?;
         let has_segments = types.iter().any(|segment| *segment > 0);
         let no_segments = has_segments && settings.segments == Some(false);
-        Ok(Self { path, inner, special, cut: Cut { left, no_segments } })
+        let named = settings.named();
+        Ok(Self { path, inner, special, named, cut: Cut { left, no_segments } })
     }
 }
 
@@ -261,7 +265,9 @@ fn special_tokens(
         let id = settings.name(key).and_then(|name| inner.token_to_id(name));
         id.and_then(|id| i32::try_from(id).ok())
     };
-    let padding = id("pad_token").ok_or_else(|| {
+    // Decoders often have none; batches of them are padded where no loss is.
+    let ends = || id("eos_token").filter(|_| id("cls_token").is_none());
+    let padding = id("pad_token").or_else(ends).ok_or_else(|| {
         unusable(
             path,
             "no padding token ([PAD] or <pad>); name it as pad_token in tokenizer_config.json",
@@ -273,6 +279,8 @@ fn special_tokens(
         sep: id("sep_token"),
         mask: id("mask_token"),
         unk: id("unk_token"),
+        bos: None,
+        eos: None,
     })
 }
 

@@ -46,6 +46,8 @@ pub(super) const CONFIG: &Keys = &[
     ("pad_token_type_id", Key::NoEffect),
     ("clean_up_tokenization_spaces", Key::NoEffect),
     ("errors", Key::NoEffect),
+    ("add_bos_token", Key::NoEffect),
+    ("add_eos_token", Key::NoEffect),
     ("chat_template", Key::NoEffect),
     ("processor_class", Key::NoEffect),
     ("name_or_path", Key::NoEffect),

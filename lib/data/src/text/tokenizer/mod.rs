@@ -7,8 +7,11 @@ mod hostile;
 mod keys;
 mod settings;
 
+use super::chat::{ChatTemplate, ChatTokenizer, LossOn};
 use folder::Folder;
+pub(super) use folder::file_of;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use tokenizers::{EncodeInput, Encoding};
@@ -28,6 +31,12 @@ pub struct SpecialTokens {
     pub mask: Option<i32>,
     /// Replaces a word outside the vocabulary.
     pub unk: Option<i32>,
+    /// Begins a text; only of decoders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bos: Option<i32>,
+    /// Ends a text, or a turn of a conversation; only of decoders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eos: Option<i32>,
 }
 
 /// The tokens of a text, or of a pair of texts.
@@ -74,16 +83,34 @@ impl Tokenizer {
     /// Errors: 66 when it has no tokenizer; 65 when its files are damaged or not supported, or `max_length` leaves no
     /// room for a text.
     pub fn open(folder: &Path, max_length: usize) -> Result<Self> {
+        let (own, _) = Self::read(folder, max_length)?;
+        own.require_room()?;
+        Ok(own)
+    }
+
+    /// Reads the tokenizer of a decoder and its chat template in `folder`; conversations will be truncated to `max_length`
+    /// tokens.
+    ///
+    /// Errors: 66 when it has no tokenizer or no template; 65 when its files are damaged or not supported.
+    pub fn open_chat(folder: &Path, max_length: usize, loss_on: LossOn) -> Result<ChatTokenizer> {
+        let (mut own, tokens) = Self::read(folder, max_length)?;
+        let id = |key: &str| own.inner.token_to_id(tokens.get(key)?)?.try_into().ok();
+        (own.special.bos, own.special.eos) = (id("bos_token"), id("eos_token"));
+        let template = ChatTemplate::open(folder, tokens)?;
+        Ok(ChatTokenizer { tokenizer: own, template, loss_on })
+    }
+
+    /// Returns the tokenizer in `folder` and its special tokens by key.
+    fn read(folder: &Path, max_length: usize) -> Result<(Self, BTreeMap<String, String>)> {
         let found = Folder::open(folder)?;
-        let Folder { path, inner, special, cut } = found;
+        let Folder { path, inner, special, named, cut } = found;
         let unusable = |cause| Error::data(format!("{}: {cause}", path.display()));
         let json = inner.to_string(false).map_err(unusable)?;
         let hash = blake3::hash(json.as_bytes()).to_hex().to_string();
         let last = inner.get_vocab(true).into_values().max().unwrap_or(0);
         let vocabulary = last as usize + 1;
         let own = Self { inner, path, max_length, cut, special, vocabulary, json, hash };
-        own.require_room()?;
-        Ok(own)
+        Ok((own, named))
     }
 
     /// Returns a copy without a maximum length.
@@ -144,6 +171,27 @@ impl Tokenizer {
         let found = found.map_err(|cause| self.unusable(&cause))?;
         let found = found.map_err(|cause| self.unusable(&cause.to_string()))?;
         found.iter().map(|found| self.encoded(found)).collect()
+    }
+
+    /// Encodes a text that has its special tokens already, truncated on the right. Errors: those of
+    /// [`encode`](Self::encode).
+    pub fn encode_rendered(&self, text: &str) -> Result<Encoded> {
+        let found = catch_panics(|| self.inner.encode_char_offsets(input(text, None), false));
+        let found = found.map_err(|cause| self.unusable(&cause))?;
+        let found = found.map_err(|cause| self.unusable(&cause.to_string()))?;
+        let wrong = || Error::data("an id or offset of the tokenizer is too large");
+        let number = |n: usize| i32::try_from(n).map_err(|_| wrong());
+        let length = found.len().min(self.max_length);
+        let ids = found.get_ids()[..length].iter().map(|id| number(*id as usize));
+        let offsets = found.get_offsets()[..length].iter();
+        let offsets = offsets.map(|(start, end)| Ok([number(*start)?, number(*end)?]));
+        Ok(Encoded {
+            ids: ids.collect::<Result<_>>()?,
+            types: vec![0; length],
+            offsets: offsets.collect::<Result<_>>()?,
+            last: 0..length,
+            truncated: length < found.len(),
+        })
     }
 
     fn unusable(&self, cause: &str) -> Error {

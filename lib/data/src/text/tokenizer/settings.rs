@@ -270,6 +270,12 @@ impl Settings {
         self.named.get(key).map(|token| token.content.as_str())
     }
 
+    /// The special tokens by key.
+    pub fn named(&self) -> BTreeMap<String, String> {
+        let token = |(key, token): (&&str, &AddedToken)| (key.to_string(), token.content.clone());
+        self.named.iter().map(token).collect()
+    }
+
     /// Adds the tokens that the files name, in the order of transformers: those with ids, then the special ones.
     ///
     /// Errors: 65 when the id of a token differs from the files, or when the classification, separator or padding token

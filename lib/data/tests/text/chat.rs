@@ -1,0 +1,146 @@
+//! Conversations are rendered and encoded as by transformers.
+
+use crate::vectors::manifest;
+use data::text::chat::{LossOn, check};
+use data::text::{Columns, TokenSet, Tokenizer, import, tokenize_chat};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// An entry of conversations.json, see golden_chat.py.
+#[derive(Deserialize)]
+struct Golden {
+    folder: String,
+    messages: Vec<Value>,
+    text: String,
+    prompt: String,
+    ids: Vec<i32>,
+    counted: Vec<u8>,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/chat")
+}
+
+fn goldens() -> Vec<Golden> {
+    serde_json::from_slice(&fs::read(folder().join("conversations.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn texts_ids_and_turns_are_those_of_transformers() {
+    let goldens = goldens();
+    assert!(goldens.len() >= 16);
+    let mut changed_turns = 0;
+    for golden in &goldens {
+        let Golden { folder: name, messages, text, prompt, ids, counted } = golden;
+        let chat = Tokenizer::open_chat(&folder().join(name), 4096, LossOn::Assistant).unwrap();
+        let what = format!("{name}: {messages:?}");
+        assert_eq!(chat.template.render(messages, false).unwrap(), *text, "{what}");
+        assert_eq!(chat.template.render(&messages[..1], true).unwrap(), *prompt, "{what}");
+        let [Ok((encoded, changed))] = &chat.encode(std::slice::from_ref(messages))[..] else {
+            panic!("{what}")
+        };
+        assert_eq!(encoded.ids, *ids, "{what}");
+        assert_eq!(encoded.types, *counted, "{what}");
+        changed_turns += changed;
+        let all = Tokenizer::open_chat(&folder().join(name), 4096, LossOn::All).unwrap();
+        let (encoded, _) = all.encode(std::slice::from_ref(messages)).remove(0).unwrap();
+        assert!(encoded.types.iter().all(|counted| *counted == 1));
+        let special = &chat.tokenizer.special();
+        let eos = special.eos.and_then(|id| chat.tokenizer.token(id)).unwrap();
+        assert!(text.contains(&eos), "{what}");
+    }
+    // Of Qwen3: turns before the last question of the user, whose thoughts are left out.
+    assert_eq!(changed_turns, 6);
+}
+
+#[test]
+fn conversations_are_imported_and_encoded() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = |name: &str| temporary.path().join(name);
+    let messages: Vec<Vec<Value>> = goldens()
+        .into_iter()
+        .filter(|golden| golden.folder == "llama3")
+        .map(|golden| golden.messages)
+        .collect();
+    let lines = messages.iter().map(|messages| json!({ "messages": messages }).to_string() + "\n");
+    fs::write(path("chat.jsonl"), lines.collect::<String>()).unwrap();
+    let pairs = "{\"prompt\": \"one?\", \"completion\": \"1\"}\n";
+    fs::write(path("pairs.jsonl"), pairs).unwrap();
+    let columns = |text: &str| -> Columns {
+        fs::write(path("columns.yaml"), text).unwrap();
+        Columns::load(&path("columns.yaml")).unwrap()
+    };
+    let of_messages = columns("messages: messages");
+    import(&of_messages, &[path("chat.jsonl")], &path("chat"), |_| Ok(())).unwrap();
+    let of_pairs = columns("{prompt: prompt, completion: completion}");
+    let store = import(&of_pairs, &[path("pairs.jsonl")], &path("pairs"), |_| Ok(())).unwrap();
+    let expected = json!([
+        {"role": "user", "content": "one?"},
+        {"role": "assistant", "content": "1"},
+    ]);
+    assert_eq!(store.texts(0), [Some(expected.to_string().as_str()), None]);
+
+    let split = manifest(temporary.path(), &[path("chat"), path("pairs")], [4, 1, 1]);
+    let encode = |length: usize, to: &str| {
+        let chat = Tokenizer::open_chat(&folder().join("llama3"), length, LossOn::Assistant);
+        tokenize_chat(&split, &chat.unwrap(), length, &path(to), |_| Ok(()))
+    };
+    let error = encode(12, "short").unwrap_err().to_string();
+    assert!(error.contains(".jsonl: line 1: its first 12 tokens have none"), "{error}");
+    let lengths = |sets: &[TokenSet]| -> Vec<usize> {
+        let all = sets.iter().flat_map(|set| (0..set.len()).map(|i| set.ids(i).len()));
+        all.collect()
+    };
+    let whole = encode(4096, "whole").unwrap();
+    assert_eq!(whole.iter().map(TokenSet::len).sum::<usize>(), messages.len() + 1);
+    let longest = lengths(&whole).into_iter().max().unwrap();
+    let cut = encode(longest - 1, "cut").unwrap();
+    assert_eq!(cut.iter().map(TokenSet::truncated).sum::<usize>(), 1);
+    assert_eq!(lengths(&cut).into_iter().max(), Some(longest - 1));
+    for set in &whole {
+        let chat = set.info().chat.as_ref().unwrap();
+        assert_eq!(chat.loss_on, LossOn::Assistant);
+        assert!((0..set.len()).all(|i| set.types(i).contains(&1)));
+    }
+    // The folder has what encodes further conversations in the same way.
+    let again = Tokenizer::open_chat(&path("whole"), 4096, LossOn::Assistant).unwrap();
+    assert_eq!(Some(again.info()), whole[0].info().chat);
+    assert_eq!(again.tokenizer.special(), &whole[0].info().special);
+}
+
+#[test]
+fn unusable_conversations_and_templates_are_refused() {
+    let user = json!({"role": "user", "content": "a"});
+    let wrong = |messages: Value, expected: &str| {
+        let error = check(messages.as_array().unwrap()).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    };
+    wrong(json!([user]), "no message is an assistant's");
+    wrong(
+        json!([user, {"role": "bot", "content": "b"}]),
+        "message 1: the role \"bot\" is not one of",
+    );
+    wrong(json!([user, {"role": "assistant"}]), "message 1: its content is not a text");
+    wrong(json!(["a"]), "message 0: not an object with role and content");
+
+    let temporary = tempfile::tempdir().unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json"] {
+        fs::copy(folder().join("llama3").join(file), temporary.path().join(file)).unwrap();
+    }
+    let open = || Tokenizer::open_chat(temporary.path(), 64, LossOn::Assistant);
+    assert!(open().unwrap_err().to_string().contains("no chat template"));
+    let template = temporary.path().join("chat_template.jinja");
+    let messages = [vec![user, json!({"role": "assistant", "content": "b"})]];
+    for (text, expected) in [
+        ("a\n{% if %}", "chat_template.jinja: line 2: "),
+        ("a\nb\n{{ raise_exception('no ' + messages[1].role) }}", "line 3: no assistant"),
+        ("{% for i in range(9999) %}{% for j in range(9999) %}x{% endfor %}{% endfor %}", "fuel"),
+        ("nothing", "renders no assistant's turn"),
+    ] {
+        fs::write(&template, text).unwrap();
+        let error = open().and_then(|chat| chat.encode(&messages).remove(0)).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+}
