@@ -13,45 +13,8 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from op_cases import constants, keep, normal, op, random, tensors
 from safetensors.torch import save_file
-
-random = torch.Generator().manual_seed(20)
-tensors = {}
-
-
-def normal(*shape, scale=1.0, offset=0.0):
-    return offset + scale * torch.randn(shape, generator=random)
-
-
-def keep(name, tensor):
-    assert name not in tensors, name
-    # A copy: optimizers change their parameters in place.
-    dtype = torch.float if tensor.is_floating_point() else torch.int
-    tensors[name] = tensor.detach().to(dtype).contiguous().clone()
-
-
-def constants(name, **values):
-    for key, value in values.items():
-        tensors[f"{name}/{key}"] = torch.tensor(float(value), dtype=torch.float64)
-    return values
-
-
-def op(name, function, constant=(), **inputs):
-    """One case of an op, inputs in its order; indices and those in `constant` are not differentiated."""
-    indices = tuple(k for k, x in inputs.items() if not x.is_floating_point())
-    constant = (*constant, *indices)
-    exact = {k: x if k in indices else x.double() for k, x in inputs.items()}
-    for key, x in exact.items():
-        x.requires_grad_(key not in constant)
-    out = function(*exact.values())
-    dout = normal(*out.shape)
-    out.backward(dout.double())
-    keep(f"{name}/out", out)
-    keep(f"{name}/dout", dout)
-    for key, x in exact.items():
-        keep(f"{name}/{key}", x)
-        if key not in constant:
-            keep(f"{name}/d{key}", x.grad)
 
 
 def dense_layers():
@@ -392,6 +355,28 @@ op("residual_gated", gated, x=normal(4, 3, 7), y=normal(4, 3, 7), m=normal(4, 21
 scale = constants("low_rank", scale=2.5)["scale"]
 update = lambda y, x, a, b: y + scale * F.linear(F.linear(x, a), b)
 op("low_rank", update, y=normal(3, 5, 13), x=normal(3, 5, 19), a=normal(4, 19), b=normal(13, 4))
+
+
+def rotary():
+    """The rotation of transformers' models of language, whose cosines and sines repeat for the second half of a head."""
+    heads, dim = 3, 10
+    epsilon = constants("rotary", heads=heads, epsilon=1e-6)["epsilon"]
+
+    def rotate(x, table, w=None):
+        x = x.unflatten(-1, (heads, dim))
+        x = x if w is None else F.rms_norm(x, (dim,), w, eps=epsilon)
+        cos, sin = (half.repeat(1, 2)[:, None] for half in table.chunk(2, -1))
+        half = torch.cat((-x[..., dim // 2 :], x[..., : dim // 2]), -1)
+        return (x * cos + half * sin).flatten(-2)
+
+    angles = torch.tensor([0, 1, 2, 9, 300, 4000, 131071])[:, None] * 1e4 ** (-torch.arange(dim // 2) / (dim // 2))
+    table = torch.cat((angles.cos(), angles.sin()), -1)
+    op("rotary", rotate, constant=("table",), x=normal(2, 7, heads * dim), table=table)
+    weight = normal(dim, offset=1)
+    op("rotary_normalized", rotate, constant=("table",), x=normal(2, 7, heads * dim), table=table, w=weight)
+
+
+rotary()
 path = Path(__file__).with_name("tensor.safetensors")
 save_file(tensors, path, metadata={"torch": torch.__version__})
 path.chmod(0o644)

@@ -7,6 +7,7 @@ pub mod check;
 pub mod common;
 pub mod diffusion;
 pub mod evaluation;
+pub mod language;
 mod model_args;
 pub mod multimodal;
 pub mod pde;

@@ -75,6 +75,12 @@ impl Linear {
         })
     }
 
+    /// Creates a layer without bias whose weight is a parameter [outputs, inputs] that was registered before, such as a
+    /// table of token embeddings. LoRA does not adapt it, and it is not quantised.
+    pub fn sharing(weight: ParamId) -> Self {
+        Self { weight, bias: None, activation: Activation::Identity, adapter: None }
+    }
+
     /// Applies an activation after the layer.
     pub fn then(mut self, activation: Activation) -> Self {
         self.activation = activation;

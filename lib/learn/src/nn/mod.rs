@@ -14,6 +14,6 @@ pub use block::{Block, BlockConfig, Mixing};
 pub use conv::{Conv, ConvTranspose, DepthwiseConv};
 pub use hyper_connection::HyperConnection;
 pub use linear::Linear;
-pub use norm::{Condition, GroupNorm, LayerNorm, Norm};
+pub use norm::{Condition, GroupNorm, LayerNorm, Norm, RmsNorm};
 pub use resample::{interpolation, map_axes, pair_means};
 pub use spectral_conv::SpectralConv;

@@ -35,6 +35,32 @@ impl LayerNorm {
     }
 }
 
+/// RMS normalisation (Zhang & Sennrich 2019) with weight.
+#[derive(Clone, Debug)]
+pub struct RmsNorm {
+    weight: ParamId,
+    epsilon: f64,
+}
+
+impl RmsNorm {
+    /// Normalises the last axis, which has `width` elements. The weight is initially 1.
+    pub fn new(b: &mut Builder, name: &str, width: usize, epsilon: f64) -> Self {
+        let weight = b.scope(name, |b| b.param("weight", &[width], Init::Constant(1.0)));
+        Self { weight, epsilon }
+    }
+
+    /// The weight [width] and ε, for ops that normalise by themselves.
+    pub fn parts<'a>(&self, forward: &'a Forward) -> (&'a Var, f64) {
+        (forward.get(self.weight), self.epsilon)
+    }
+
+    /// Maps x [.., width] to the same shape.
+    pub fn forward(&self, forward: &Forward, x: &Var) -> Result<Var> {
+        let op = Normalization { kind: NormKind::Rms, epsilon: self.epsilon };
+        forward.apply(op, &[x, forward.get(self.weight)])
+    }
+}
+
 /// Conditioning of a normalisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {

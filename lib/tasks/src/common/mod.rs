@@ -8,6 +8,7 @@ pub mod normalisation;
 mod source_file;
 pub(crate) mod sources;
 pub(crate) mod tokens;
+pub(crate) mod transformers;
 
 pub(crate) use source_file::{record_source, recorded_source};
 pub use sources::{FieldSource, Sources};

@@ -107,6 +107,7 @@ pub const SOURCES: &[&Source] = &[
     &crate::ops::interpolate::SOURCE,
     &crate::ops::linear::cuda::SOURCE,
     &crate::ops::pool::SOURCE,
+    &crate::ops::rotary::SOURCE,
     &crate::ops::swiglu::SOURCE,
     &crate::ops::vector_norm::SOURCE,
 ];

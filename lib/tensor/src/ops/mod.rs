@@ -28,6 +28,7 @@ pub mod pool;
 pub mod reduce;
 pub mod relative_error;
 pub mod residual;
+pub mod rotary;
 pub mod scatter_add;
 pub mod squared_error;
 pub(crate) mod strided;
@@ -74,6 +75,7 @@ pub const ALL: &[Entry] = &[
     ("residual", residual::cases),
     ("gated_residual", residual::gated_cases),
     ("rmsnorm", normalization::rmsnorm_cases),
+    ("rotary", rotary::cases),
     ("scatter_add", scatter_add::cases),
     ("squared_error", squared_error::cases),
     ("swiglu", swiglu::cases),

@@ -1,14 +1,12 @@
 //! The configuration of an encoder, with the keys of transformers' config.json.
 
+use crate::common::transformers::MAX_ROWS;
 use data::text::TokenInfo;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use unix::config::Violations;
 use unix::{Error, Result};
-
-/// Maximum number of rows of the token and position embedding tables.
-const MAX_ROWS: usize = (1 << 24) - 1;
 
 /// The architecture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,13 +1,11 @@
 //! config.json of transformers, key by key.
 
+use crate::common::transformers::{MAX_BYTES, WITHOUT_EFFECT, require_nf4};
 use crate::text::encoder::{Architecture, EncoderConfig};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use unix::foreign_keys::{Key, Keys, check};
 use unix::{Error, Result, small};
-
-/// Maximum size of config.json in bytes.
-const MAX_BYTES: u64 = 16 << 20;
 
 /// The keys of every kind of encoder.
 const COMMON: &Keys = &[
@@ -31,63 +29,8 @@ const COMMON: &Keys = &[
     ("per_layer_config", Key::Off),
     ("quantization_config", Key::Read),
     ("auto_map", Key::Off),
-    ("dtype", Key::NoEffect),
-    ("torch_dtype", Key::NoEffect),
     ("initializer_range", Key::NoEffect),
-    ("use_cache", Key::NoEffect),
-    ("gradient_checkpointing", Key::NoEffect),
-    ("chunk_size_feed_forward", Key::NoEffect),
     ("tie_word_embeddings", Key::NoEffect),
-    ("return_dict", Key::NoEffect),
-    ("output_hidden_states", Key::NoEffect),
-    ("output_attentions", Key::NoEffect),
-    ("output_past", Key::NoEffect),
-    ("torchscript", Key::NoEffect),
-    ("use_bfloat16", Key::NoEffect),
-    ("tf_legacy_loss", Key::NoEffect),
-    ("attn_implementation", Key::NoEffect),
-    ("_attn_implementation", Key::NoEffect),
-    ("_attn_implementation_autoset", Key::NoEffect),
-    ("_name_or_path", Key::NoEffect),
-    ("name_or_path", Key::NoEffect),
-    ("_commit_hash", Key::NoEffect),
-    ("_num_labels", Key::NoEffect),
-    ("transformers_version", Key::NoEffect),
-    ("finetuning_task", Key::NoEffect),
-    ("task_specific_params", Key::NoEffect),
-    ("prefix", Key::NoEffect),
-    ("language", Key::NoEffect),
-    ("bos_token_id", Key::NoEffect),
-    ("eos_token_id", Key::NoEffect),
-    ("sep_token_id", Key::NoEffect),
-    ("cls_token_id", Key::NoEffect),
-    ("mask_token_id", Key::NoEffect),
-    ("decoder_start_token_id", Key::NoEffect),
-    ("max_length", Key::NoEffect),
-    ("min_length", Key::NoEffect),
-    ("do_sample", Key::NoEffect),
-    ("early_stopping", Key::NoEffect),
-    ("num_beams", Key::NoEffect),
-    ("num_beam_groups", Key::NoEffect),
-    ("diversity_penalty", Key::NoEffect),
-    ("temperature", Key::NoEffect),
-    ("top_k", Key::NoEffect),
-    ("top_p", Key::NoEffect),
-    ("typical_p", Key::NoEffect),
-    ("repetition_penalty", Key::NoEffect),
-    ("length_penalty", Key::NoEffect),
-    ("no_repeat_ngram_size", Key::NoEffect),
-    ("encoder_no_repeat_ngram_size", Key::NoEffect),
-    ("bad_words_ids", Key::NoEffect),
-    ("num_return_sequences", Key::NoEffect),
-    ("output_scores", Key::NoEffect),
-    ("return_dict_in_generate", Key::NoEffect),
-    ("forced_bos_token_id", Key::NoEffect),
-    ("forced_eos_token_id", Key::NoEffect),
-    ("remove_invalid_values", Key::NoEffect),
-    ("exponential_decay_length_penalty", Key::NoEffect),
-    ("suppress_tokens", Key::NoEffect),
-    ("begin_suppress_tokens", Key::NoEffect),
 ];
 
 /// Those of BERT, RoBERTa and XLM-R.
@@ -149,25 +92,10 @@ impl Config {
             bad(format!("model_type {kind} is not supported; supported are bert, roberta, xlm-roberta and distilbert"))
         })?;
         let own = if kind == Architecture::Distilbert { OF_DISTILBERT } else { OF_BERT };
-        check(&path, &keys, &[own, COMMON].concat())?;
+        check(&path, &keys, &[own, COMMON, WITHOUT_EFFECT].concat())?;
         let config = Self { path, keys, kind };
-        config.require_nf4()?;
+        require_nf4(&config.keys).map_err(|what| config.error(&what))?;
         Ok(config)
-    }
-
-    /// Errors: 65 when the weights are quantised in another way than by bitsandbytes to NF4.
-    fn require_nf4(&self) -> Result<()> {
-        let Some(quantised) = self.get("quantization_config") else { return Ok(()) };
-        let has = |key: &str, value: Value| quantised.get(key) == Some(&value);
-        let is_known = has("quant_method", json!("bitsandbytes"))
-            && has("load_in_4bit", json!(true))
-            && has("bnb_4bit_quant_type", json!("nf4"));
-        match is_known {
-            true => Ok(()),
-            false => Err(self.error(
-                "quantization_config: only weights quantised to NF4 by bitsandbytes are supported",
-            )),
-        }
     }
 
     pub fn error(&self, what: &str) -> Error {
@@ -323,7 +251,9 @@ mod tests {
     #[test]
     fn the_manual_lists_every_key() {
         let manual = include_str!("../../../../../man/longhaul-files.5");
-        for (key, _) in [super::COMMON, super::OF_BERT, super::OF_DISTILBERT].concat() {
+        for (key, _) in
+            [super::COMMON, super::WITHOUT_EFFECT, super::OF_BERT, super::OF_DISTILBERT].concat()
+        {
             assert!(manual.contains(&format!(".Li {key}")), "{key}");
         }
     }

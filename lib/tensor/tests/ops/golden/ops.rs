@@ -28,6 +28,7 @@ use tensor::ops::pool::{Pool, Pooling};
 use tensor::ops::reduce::Reduce;
 use tensor::ops::relative_error::RelativeError;
 use tensor::ops::residual::Residual;
+use tensor::ops::rotary::Rotary;
 use tensor::ops::scatter_add::ScatterAdd;
 use tensor::ops::squared_error::SquaredError;
 use tensor::ops::swiglu::SwiGlu;
@@ -49,6 +50,11 @@ fn rows(golden: &Golden) -> Vec<Row> {
         let heads = golden.number("attention/heads") as usize;
         let layout = if packed { Layout::Packed } else { Layout::Separate };
         Box::new(Attention { qk_norm: norm.then_some(epsilon), ..Attention::new(heads, layout) })
+    };
+    let rotary = |norm: bool| {
+        let epsilon = golden.number("rotary/epsilon");
+        let heads = golden.number("rotary/heads") as usize;
+        Box::new(Rotary { heads, norm: norm.then_some(epsilon) })
     };
     let conv = |grid, filter, padding| Box::new(DepthwiseConv { grid, filter, padding });
     let relative = RelativeError { epsilon: golden.number("relative_error/epsilon") };
@@ -205,6 +211,8 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("instance_norm", group(5, false, Identity), &["x"]),
         ("embedding", Box::new(Embedding), &["table", "index"]),
         ("swiglu", Box::new(SwiGlu), &["x"]),
+        ("rotary", rotary(false), &["x", "table"]),
+        ("rotary_normalized", rotary(true), &["x", "table", "w"]),
         ("cross_entropy", Box::new(CrossEntropy::default()), &["x", "target"]),
         (
             "cross_entropy_smoothed",

@@ -1,0 +1,9 @@
+//! Decoders of language: the models of Qwen3, Qwen2 and Llama in folders of transformers.
+
+mod config;
+mod model;
+mod rope;
+
+pub use config::{ARCHITECTURES, Architecture, DecoderConfig};
+pub use model::{Decoder, Sequences};
+pub use rope::{ROPE_TYPES, Rope, RopeParameters};
