@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use data::split::{Source, SplitName};
 use data::store::RecordStore;
+use data::text::chat::LossOn;
 use data::text::{
     Chunks, Columns, TextImport, TextSet, TextStore, TokenSet, TokenizeReport, Tokenizer, Unpaired,
-    VectorOptions, VectorStats, import_tokens, import_with, tokenize,
+    VectorOptions, VectorStats, import_tokens, import_with, tokenize, tokenize_chat,
 };
 use serde_json::{Value, json};
 use unix::cli::Output;

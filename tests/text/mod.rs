@@ -1,6 +1,7 @@
 //! Classification of texts, as users run it: from a table of sentences to scores beside baselines.
 
 mod answers;
+mod chat;
 mod embeddings;
 mod exchange;
 mod labels;

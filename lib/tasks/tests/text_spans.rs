@@ -27,6 +27,7 @@ fn info(padding: i32) -> TokenInfo {
         eos: None,
     };
     TokenInfo {
+        chat: None,
         labels: ["a", "b", "c"].map(String::from).to_vec(),
         multi_label: false,
         pairs: false,

@@ -57,12 +57,11 @@ impl ChatTokenizer {
 
     fn encode_one(&self, messages: &Messages) -> Result<(Encoded, usize)> {
         let Rendered { text, turns, changed } = self.template.rendered(messages)?;
-        let turns = match self.loss_on {
-            LossOn::Assistant => turns,
-            LossOn::All => vec![0..text.chars().count()],
-        };
         let mut found = self.tokenizer.encode_rendered(&text)?;
-        found.types = marks(&found.offsets, &turns);
+        match self.loss_on {
+            LossOn::Assistant => found.types = marks(&found.offsets, &turns),
+            LossOn::All => found.types.fill(1),
+        }
         match found.types.contains(&1) {
             true => Ok((found, changed)),
             false if found.truncated => Err(Error::data(format!(
