@@ -125,6 +125,16 @@ fn unusable_conversations_and_templates_are_refused() {
     wrong(json!([user, {"role": "assistant"}]), "message 1: its content is not a text");
     wrong(json!(["a"]), "message 0: not an object with role and content");
 
+    // transformers builds the tokenizer of this class from the vocabulary alone.
+    let temporary = tempfile::tempdir().unwrap();
+    for file in ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"] {
+        fs::copy(folder().join("qwen2").join(file), temporary.path().join(file)).unwrap();
+    }
+    let json = fs::read_to_string(folder().join("qwen2/tokenizer.json")).unwrap();
+    fs::write(temporary.path().join("tokenizer.json"), json.replace("\"NFC\"", "\"NFD\"")).unwrap();
+    let error = Tokenizer::open_chat(temporary.path(), 64, LossOn::All).unwrap_err().to_string();
+    assert!(error.contains("normalizer is {\"type\":\"NFD\"}"), "{error}");
+
     let temporary = tempfile::tempdir().unwrap();
     for file in ["tokenizer.json", "tokenizer_config.json"] {
         fs::copy(folder().join("llama3").join(file), temporary.path().join(file)).unwrap();

@@ -9,6 +9,8 @@ pub(super) enum Class {
     Roberta,
     /// SentencePiece, like XLM-R.
     XlmRoberta,
+    /// Byte-level BPE with the pattern of Qwen2.
+    Qwen2,
     /// As specified in tokenizer.json.
     File,
 }
@@ -20,9 +22,8 @@ impl Class {
             "BertTokenizer" | "DistilBertTokenizer" | "ElectraTokenizer" => Some(Self::Bert),
             "RobertaTokenizer" => Some(Self::Roberta),
             "XLMRobertaTokenizer" => Some(Self::XlmRoberta),
-            "PreTrainedTokenizer" | "TokenizersBackend" | "Qwen2Tokenizer" | "LlamaTokenizer" => {
-                Some(Self::File)
-            }
+            "Qwen2Tokenizer" => Some(Self::Qwen2),
+            "PreTrainedTokenizer" | "TokenizersBackend" => Some(Self::File),
             _ => None,
         }
     }
@@ -59,6 +60,10 @@ impl Class {
         match self {
             Self::Bert => bert,
             Self::Roberta | Self::XlmRoberta => roberta,
+            Self::Qwen2 => match key {
+                "eos_token" | "pad_token" => Some("<|endoftext|>"),
+                _ => None,
+            },
             Self::File => None,
         }
     }

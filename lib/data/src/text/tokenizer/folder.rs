@@ -20,6 +20,9 @@ use unix::foreign_keys::check;
 use unix::text::quote;
 use unix::{Error, Result, small};
 
+/// The pattern by which Qwen2Tokenizer of transformers 5.24 divides texts.
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 type Library<T> = std::result::Result<T, tokenizers::Error>;
 
 /// Maximum size of a tokenizer file in bytes.
@@ -165,6 +168,27 @@ fn require_class(settings: &Settings, inner: &tokenizers::Tokenizer, path: &Path
             "model": {
                 "type": "BPE",
                 "dropout": null,
+                "fuse_unk": false,
+                "byte_fallback": false,
+                "ignore_merges": false,
+            },
+        }),
+        Class::Qwen2 => json!({
+            "normalizer": {"type": "NFC"},
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": false},
+                {
+                    "type": "ByteLevel",
+                    "add_prefix_space": flag("add_prefix_space", false)?,
+                    // Changes only the offsets of spaces.
+                    "trim_offsets": own["pre_tokenizer"]["pretokenizers"][1]["trim_offsets"],
+                    "use_regex": false,
+                },
+            ]},
+            "model": {
+                "type": "BPE",
+                "dropout": null,
+                "unk_token": null,
                 "fuse_unk": false,
                 "byte_fallback": false,
                 "ignore_merges": false,

@@ -56,8 +56,8 @@ impl Settings {
         let by_name = name.as_ref().map(|name| {
             Class::of_name(name).ok_or_else(|| {
                 bad(format!(
-                    "tokenizer_class {name} is not supported; known are those of BERT, DistilBERT, RoBERTa and XLM-R, and \
-                     PreTrainedTokenizerFast for what tokenizer.json says"
+                    "tokenizer_class {name} is not supported; known are those of BERT, DistilBERT, RoBERTa, XLM-R and Qwen2, \
+                     and PreTrainedTokenizerFast for what tokenizer.json says"
                 ))
             })
         });
