@@ -11,6 +11,7 @@ use data::fields::list::FileSummary;
 use data::text::criteria::{
     COLUMNS_YAML, Criteria, Difficulty, JOINT_YAML, SPANS_YAML, SYMPTOM_COUNT,
 };
+use data::text::dialogues::{self, Answers, Dialogues, Size};
 use data::text::sentences::{Language, Sentences};
 use serde_json::json;
 use unix::cli::{Given, Output};
@@ -21,8 +22,8 @@ use unix::{Error, Exit, Result};
 
 #[derive(clap::Args)]
 pub struct Gen {
-    /// Equation, see longhaul-files(5); `criteria` for synthetic posts with sentences annotated for symptoms; or
-    /// `sentences` for synthetic sentences with vectors of their meaning
+    /// Equation, see longhaul-files(5); `criteria` for synthetic posts with sentences annotated for symptoms; `sentences`
+    /// for synthetic sentences with vectors of their meaning; or `dialogues` for synthetic questions and answers
     subject: Generator,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1; required for equations
     #[arg(long, value_delimiter = ',', value_name = "VALUE")]
@@ -31,7 +32,7 @@ pub struct Gen {
     /// Value of another constant of the equation; may be given more than once
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_constant)]
     constant: Vec<(String, f64)>,
-    /// Trajectories per file, or number of sentences
+    /// Trajectories per file, or number of sentences or dialogues
     #[arg(long, value_name = "NUMBER")]
     samples: usize,
     /// Seed of the initial states, or of the texts
@@ -71,6 +72,12 @@ pub struct Gen {
     /// Number of sentences with a vector; of the others, half are texts alone, and half vectors alone [default: all]
     #[arg(long, value_name = "NUMBER")]
     paired: Option<usize>,
+    /// For dialogues: how long questions are [default: medium]
+    #[arg(long)]
+    size: Option<Size>,
+    /// For dialogues: how answers are written [default: plain]
+    #[arg(long, value_name = "FORM")]
+    answers: Option<Answers>,
     /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
     #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
@@ -93,13 +100,15 @@ enum Generator {
     Equation(Equation),
     Criteria,
     Sentences,
+    Dialogues,
 }
 
 impl ValueEnum for Generator {
     fn value_variants<'a>() -> &'a [Self] {
         static ALL: LazyLock<Vec<Generator>> = LazyLock::new(|| {
             let equations = Equation::value_variants().iter().copied().map(Generator::Equation);
-            equations.chain([Generator::Criteria, Generator::Sentences]).collect()
+            let texts = [Generator::Criteria, Generator::Sentences, Generator::Dialogues];
+            equations.chain(texts).collect()
         });
         &ALL
     }
@@ -115,6 +124,9 @@ impl ValueEnum for Generator {
                 PossibleValue::new("sentences")
                     .help("synthetic sentences with vectors of their meaning"),
             ),
+            Self::Dialogues => {
+                Some(PossibleValue::new("dialogues").help("synthetic questions and answers"))
+            }
         }
     }
 }
@@ -156,6 +168,11 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
             let own = ["samples", "seed", "language", "test", "paired", "output", "json"];
             given.require_only(&own, "no effect on `gen sentences`")?;
             sentences(&given.args)
+        }
+        Generator::Dialogues => {
+            let own = ["samples", "seed", "size", "answers", "output", "json"];
+            given.require_only(&own, "no effect on `gen dialogues`")?;
+            dialogues(&given.args)
         }
     }
 }
@@ -208,6 +225,21 @@ fn sentences(args: &Gen) -> Result<Exit> {
         "dimensions": language.latent_len(),
         "entropy": language.entropy(),
     });
+    Out::stdout(args.output).rows([row])
+}
+
+/// Writes dialogues.jsonl and columns.yaml.
+fn dialogues(args: &Gen) -> Result<Exit> {
+    let &Gen { samples, seed, size, answers, .. } = args;
+    if samples == 0 {
+        return Err(Error::usage("--samples: must be at least 1"));
+    }
+    let (size, answers) = (size.unwrap_or_default(), answers.unwrap_or_default());
+    let lines = Dialogues { samples, seed, size, answers }.jsonl()?;
+    let columns = dialogues::COLUMNS_YAML.as_bytes();
+    write(&args.to, &[("dialogues.jsonl", &lines), ("columns.yaml", columns)])?;
+    let [path, columns] = ["dialogues.jsonl", "columns.yaml"].map(|name| args.to.join(name));
+    let row = json!({"file": path, "columns": columns, "records": samples});
     Out::stdout(args.output).rows([row])
 }
 

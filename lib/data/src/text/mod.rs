@@ -11,6 +11,7 @@ mod columns;
 mod copy_rows;
 pub mod criteria;
 mod csv_rows;
+pub mod dialogues;
 mod draw;
 mod embedding;
 mod import;
