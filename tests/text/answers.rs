@@ -215,7 +215,11 @@ fn answers_come_as_texts_or_characters_and_may_be_missing() {
             78,
             "`answer_start` with `answer_end`",
         ),
-        ("ds-prep import far.jsonl --columns none.yaml -o x", 78, "unless `context` does"),
+        (
+            "ds-prep import far.jsonl --columns none.yaml -o x",
+            78,
+            "unless `context`, `messages` or `prompt` does",
+        ),
         ("ds-prep import wrong.jsonl --columns lenient.yaml -o y", 0, "1 rows were dropped"),
     ] {
         refused(folder, command, status, text);
