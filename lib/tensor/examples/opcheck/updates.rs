@@ -1,12 +1,12 @@
-//! A row for each update of parameters: optimizers, moving average, norm, sum.
+//! A row for each update: optimizers, moving average, norm, sum, rows of a cache.
 
 use super::machine::Machine;
 use serde_json::{Map, Value};
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::sum::add_all;
 use tensor::updates::{
-    Parameter, adafactor::Adafactor, adamw::AdamW, adamw8bit, adamw8bit::AdamW8bit, ema,
-    lamb::Lamb, lion::Lion, muon::Muon, norm, norm::global_norm, sgd::Sgd,
+    Parameter, adafactor::Adafactor, adamw::AdamW, adamw8bit, adamw8bit::AdamW8bit, append::append,
+    ema, lamb::Lamb, lion::Lion, muon::Muon, norm, norm::global_norm, sgd::Sgd,
 };
 use tensor::{Dtype, Tensor, kernel};
 use unix::Result;
@@ -22,6 +22,8 @@ struct Work {
     largest: [Tensor; 2],
     /// One number for each row and for each column of the parameter.
     factors: [Tensor; 2],
+    /// Rows for a cache, their first place and their number, and the cache.
+    rows: [Tensor; 4],
     loss: Tensor,
     weight: Tensor,
     control: DeviceStepControl,
@@ -90,6 +92,11 @@ pub const UPDATES: &[Update] = &[
             adamw.apply_all(control, [parameter]);
             Ok(())
         },
+    },
+    Update {
+        name: "append",
+        moves: 2,
+        step: |Work { rows: [x, start, count, cache], .. }| append(x, start, count, cache),
     },
     Update {
         name: "decision",
@@ -185,6 +192,8 @@ pub fn times(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
     let matrix = |x| full(elements, x).map(|t| t.reshape(&[ROWS, elements / ROWS]));
     let codes = || Tensor::full(&[elements], 200.0, Dtype::U8).to_device(device);
     let largest = || full(adamw8bit::count(elements), 0.3);
+    let rows = |x| full(elements, x).map(|t| t.reshape(&[ROWS, 1, elements / ROWS]));
+    let index = |x: i32| Tensor::from_slice(&[x; ROWS], &[ROWS]).to_device(device);
     let before = StepControl { applied: true, steps: 9, ..StepControl::default() };
     let before = RULE.decide(&before, [0.5, 0.1], 1.0, LEARNING_RATE);
     let mut work = Work {
@@ -194,6 +203,7 @@ pub fn times(update: &Update, machine: &Machine) -> Result<Map<String, Value>> {
         codes: [codes()?, codes()?],
         largest: [largest()?, largest()?],
         factors: [full(ROWS, 0.2)?, full(elements / ROWS, 0.3)?],
+        rows: [rows(0.5)?, index(0)?, index(1)?, rows(0.1)?],
         loss: full(1, 0.5)?,
         weight: full(1, 1.0)?,
         control: DeviceStepControl::of(&before, RULE.unit).to_device(device)?,

@@ -68,6 +68,7 @@ pub const SOURCES: &[&Source] = &[
     &updates::adafactor::SOURCE,
     &updates::adamw::SOURCE,
     &updates::adamw8bit::SOURCE,
+    &updates::append::SOURCE,
     &updates::decision::SOURCE,
     &updates::ema::SOURCE,
     &updates::lamb::SOURCE,

@@ -1,10 +1,11 @@
-//! In-place updates of parameters, averages and gradients, which are not recorded on the tape.
+//! In-place updates of parameters, averages, gradients and caches, which are not recorded on the tape.
 //!
 //! `apply` updates one tensor, and `apply_all` updates all tensors, with a single launch on a device where possible.
 
 pub mod adafactor;
 pub mod adamw;
 pub mod adamw8bit;
+pub mod append;
 pub mod decision;
 pub mod ema;
 pub mod lamb;

@@ -8,7 +8,7 @@ use tensor::updates::adamw::AdamW;
 use tensor::updates::decision::{DeviceStepControl, LossScale, StepControl, StepPolicy};
 use tensor::updates::norm::{self, global_norm};
 use tensor::updates::sgd::Sgd;
-use tensor::updates::{Parameter, cases, ema, sum};
+use tensor::updates::{Parameter, append, cases, ema, sum};
 use tensor::{Device, Dtype, Tensor};
 
 /// A few f32 roundings of values up to five times the root mean square.
@@ -53,6 +53,32 @@ fn averages_follow_the_cpu() {
         let mut exact = in_f64(&averages);
         ema::apply_all(&on_host, in_f64(&values).iter().zip(&mut exact));
         agree(&format!("{sizes:?}"), &ours, &exact, TOLERANCE);
+    }
+}
+
+/// Rows are copied, so the values are equal.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu, or a GPU: make gpu-test")]
+fn rows_are_appended_as_on_the_cpu() {
+    for dtype in [Dtype::F32, Dtype::Bf16, Dtype::F16] {
+        for [batch, tokens, capacity, width] in append::cases() {
+            let of = |shape: &[usize], seed| draw(shape, &Draw::Normal, seed, 0).to_dtype(dtype);
+            let x = of(&[batch, tokens, width], 1);
+            let mut expected = of(&[batch, capacity, width], 2);
+            let mut ours = expected.to_device(device()).unwrap();
+            // From before the cache to behind it, and no to all rows.
+            let index = |f: &dyn Fn(i32) -> i32| {
+                let values: Vec<i32> = (0..batch as i32).map(f).collect();
+                Tensor::from_slice(&values, &[batch])
+            };
+            let start = index(&|b| b * capacity as i32 / batch as i32 - i32::from(b == 2));
+            let count = index(&|b| if b == 1 { 1 } else { tokens as i32 + b - 3 }.max(1 - b));
+            append::append(&x, &start, &count, &mut expected).unwrap();
+            let [x, start, count] = [x, start, count].map(|t| t.to_device(device()).unwrap());
+            append::append(&x, &start, &count, &mut ours).unwrap();
+            let ours = ours.to_host().unwrap();
+            assert_eq!(ours.as_bytes(), expected.as_bytes(), "{batch} {tokens} {capacity} {width}");
+        }
     }
 }
 
