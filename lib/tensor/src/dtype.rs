@@ -154,6 +154,7 @@ macro_rules! with_element {
 /// vectorize loops over them; the f64 functions are the accurate reference.
 pub trait Float:
     Element
+    + crate::simd::Vectors
     + PartialOrd
     + Add<Output = Self>
     + Sub<Output = Self>

@@ -2,9 +2,12 @@
 //!
 //! Each call runs on the calling thread. Ops split their work into blocks themselves (`parallel::blocks`), so that the
 //! next step (bias, activation, next product) finds the block in cache and the split does not depend on the number of
-//! threads.
+//! threads. Products of few rows, which are bound by reading the other matrix, have code of their own (`few`).
+
+mod few;
 
 use crate::dtype::Float;
+pub(crate) use few::FEW;
 use gemm_common::Parallelism;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -122,6 +125,10 @@ pub unsafe fn product_into<T: Float>(
     assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
     let beta = if add { T::ONE } else { T::ZERO };
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
+    // SAFETY: the caller guarantees `out`.
+    if unsafe { few::product(out, row_stride, (alpha, add), lhs, rhs) } {
+        return count(start);
+    }
     let (mut lhs, mut rhs, mut strides) = (lhs, rhs, [1, row_stride as isize]);
     if row_stride > 1 {
         // The kernels prefer column-major results: compute the transposed product rhsᵀ·lhsᵀ.
@@ -153,6 +160,11 @@ pub unsafe fn product_into<T: Float>(
             Parallelism::None,
         );
     }
+    count(start);
+}
+
+/// Counts the time since `start`, if products are timed.
+fn count(start: Option<Instant>) {
     if let Some(start) = start {
         let nanoseconds = start.elapsed().as_nanos() as u64;
         NANOSECONDS.fetch_add(nanoseconds, Ordering::Relaxed);

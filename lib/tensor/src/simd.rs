@@ -5,6 +5,7 @@
 //! [`LANES`] partial sums in a fixed order, so they are the same on all instruction sets.
 
 use crate::dtype::Float;
+use pulp::Simd;
 
 /// Number of partial sums in a reduction: one AVX-512 register of f32.
 pub const LANES: usize = 16;
@@ -91,3 +92,80 @@ pub fn max<T: Float>(x: &[T]) -> T {
     let top = four[0].maximum(four[2]).maximum(four[1].maximum(four[3]));
     rest.iter().fold(top, |top, value| top.maximum(*value))
 }
+
+/// Vectors of an instruction set, for loops that the compiler would not keep in registers. Functions are used inside
+/// [`pulp::WithSimd`].
+pub trait Vectors: Sized + 'static {
+    /// A vector of elements.
+    type Vector<S: Simd>: Copy;
+    /// Splits a slice into vectors and a rest that is shorter than one.
+    fn split<S: Simd>(simd: S, x: &[Self]) -> (&[Self::Vector<S>], &[Self]);
+    /// Returns a vector of elements that are all `x`.
+    fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
+    /// Loads a vector from fewer elements; the others are zero.
+    fn load_part<S: Simd>(simd: S, x: &[Self]) -> Self::Vector<S>;
+    /// Writes the first elements of a vector, all of them or as many as fit.
+    fn store<S: Simd>(simd: S, to: &mut [Self], x: Self::Vector<S>);
+    /// Returns a·b + c, rounded once where the instruction set can.
+    fn fma<S: Simd>(
+        simd: S,
+        a: Self::Vector<S>,
+        b: Self::Vector<S>,
+        c: Self::Vector<S>,
+    ) -> Self::Vector<S>;
+    /// Returns the sum of the elements of a vector.
+    fn total<S: Simd>(simd: S, x: Self::Vector<S>) -> Self;
+}
+
+macro_rules! vectors {
+    ($T:ty, $V:ident, $split:ident, $splat:ident, $load:ident, $store:ident, $fma:ident, $sum:ident) => {
+        impl Vectors for $T {
+            type Vector<S: Simd> = S::$V;
+            #[inline(always)]
+            fn split<S: Simd>(_: S, x: &[$T]) -> (&[S::$V], &[$T]) {
+                S::$split(x)
+            }
+            #[inline(always)]
+            fn splat<S: Simd>(simd: S, x: $T) -> S::$V {
+                simd.$splat(x)
+            }
+            #[inline(always)]
+            fn load_part<S: Simd>(simd: S, x: &[$T]) -> S::$V {
+                simd.$load(x)
+            }
+            #[inline(always)]
+            fn store<S: Simd>(simd: S, to: &mut [$T], x: S::$V) {
+                simd.$store(to, x);
+            }
+            #[inline(always)]
+            fn fma<S: Simd>(simd: S, a: S::$V, b: S::$V, c: S::$V) -> S::$V {
+                simd.$fma(a, b, c)
+            }
+            #[inline(always)]
+            fn total<S: Simd>(simd: S, x: S::$V) -> $T {
+                simd.$sum(x)
+            }
+        }
+    };
+}
+
+vectors!(
+    f32,
+    f32s,
+    as_simd_f32s,
+    splat_f32s,
+    partial_load_f32s,
+    partial_store_f32s,
+    mul_add_f32s,
+    reduce_sum_f32s
+);
+vectors!(
+    f64,
+    f64s,
+    as_simd_f64s,
+    splat_f64s,
+    partial_load_f64s,
+    partial_store_f64s,
+    mul_add_f64s,
+    reduce_sum_f64s
+);

@@ -182,9 +182,12 @@ pub(super) fn forward<T: Float>(
     let (t, d, width) = (s.queries, s.dim, s.heads * s.dim);
     let (stats, out) = (Shared::new(stats), Shared::new(out));
     let dropped = Dropped::new(op, s, inputs);
-    blocks(s.batch * s.kv_heads, grain(s), |range| {
+    // Few keys of a cache may be visible.
+    let seen = (0..s.batch).map(|sample| visible_keys(op, &parts[1], inputs, sample));
+    let most = seen.map(|seen| seen[0] + seen[1]).max().unwrap_or(0);
+    blocks(s.batch * s.kv_heads, grain(Sizes { keys: most.max(1), ..s }), |range| {
         let tallest = query_blocks(op, s).next().map_or(0, |block| block.len());
-        let mut scores = Scratch::<T>::uninit(tallest * s.keys);
+        let mut scores = Scratch::<T>::uninit(tallest * most);
         let [mut of_q, mut of_k, mut of_v] = [0, 1, 2].map(|i| buffer::<T>(op, s, &parts[i]));
         for i in range {
             let (sample, kv_head) = (i / s.kv_heads, i % s.kv_heads);

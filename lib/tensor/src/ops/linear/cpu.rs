@@ -3,7 +3,7 @@ use crate::dtype::Float;
 use crate::op::GradBuffer;
 use crate::ops::activation;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, row_blocks};
-use crate::product::{View, product, product_into};
+use crate::product::{FEW, View, product, product_into};
 use crate::{Scratch, Tensor, for_rows, vectorize};
 
 /// Rows per block: enough to make packing W negligible, few enough that the block stays in the L2 cache until its
@@ -22,6 +22,8 @@ const SMALL_PART: usize = 256;
 const LARGE: usize = 512 << 10;
 /// Minimum number of such rows.
 const MIN_PART: usize = 64;
+/// Elements of W that are worth a thread if there are so few rows that reading W takes all the time.
+const READ: usize = 128 * 1024;
 /// Multiplications that are worth a thread.
 const TASK: usize = 512 * 1024;
 /// Limits on the partial sums of dW: their number, and the elements of each, which are to stay in the L2 cache.
@@ -82,7 +84,11 @@ pub(crate) fn forward<T: Float>(
     };
     let work = row_blocks * column_blocks;
     // A product this small is finished before another thread would wake up.
-    let grain = if rows * n * k < 64 * 1024 { work } else { 1 };
+    let grain = match rows {
+        ..=FEW => READ / (columns * k).max(1),
+        _ if rows * n * k < 64 * 1024 => work,
+        _ => 1,
+    };
     blocks(work, grain, |range| range.for_each(|i| task(i / column_blocks, i % column_blocks)));
 }
 
