@@ -10,6 +10,7 @@ pub mod dependency;
 pub mod evaluate;
 pub mod foreign;
 pub mod forward;
+pub mod generate;
 pub mod init;
 pub mod nn;
 pub mod optim;

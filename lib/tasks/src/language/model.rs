@@ -42,7 +42,7 @@ pub struct Decoder {
 }
 
 #[derive(Clone, Debug)]
-struct Layer {
+pub(super) struct Layer {
     input_norm: RmsNorm,
     /// Queries, keys and values.
     qkv: [Linear; 3],
@@ -92,6 +92,27 @@ impl Decoder {
                 })?;
         }
         self.norm.forward(forward, &x)
+    }
+
+    /// The last hidden states before their normalization, [B, T, H], for ids i32 [B, T] and the angles of their positions.
+    /// `attend` is called for each layer, with its number, instead of attention within the sequences; it maps queries, keys
+    /// and values to [B, T, heads·D]. Layers are not recomputed.
+    pub(super) fn states_with(
+        &self,
+        forward: &Forward,
+        [ids, angles]: [&Var; 2],
+        mut attend: impl FnMut(usize, &Layer, [Var; 3]) -> Result<Var>,
+    ) -> Result<Var> {
+        let mut x = forward.embedding(self.embeddings, ids)?;
+        for (number, layer) in self.layers.iter().enumerate() {
+            x = layer.forward_with(forward, [&x, angles], |qkv| attend(number, layer, qkv))?;
+        }
+        Ok(x)
+    }
+
+    /// Logits [.., V] for hidden states [.., H] of [`Self::states_with`].
+    pub(super) fn logits_of(&self, forward: &Forward, states: &Var) -> Result<Var> {
+        self.logits(forward, &self.norm.forward(forward, states)?)
     }
 
     /// Logits of the next token [.., V] for hidden states [.., H].
@@ -144,10 +165,21 @@ impl Layer {
         Self { input_norm, qkv, qk_norm, output, norm, gate, up, down, heads, kv_heads, dropout }
     }
 
-    /// Maps x [B, T, H] to the same shape.
+    /// Maps x [B, T, H] to the same shape, with causal attention within each sequence.
     fn forward(&self, forward: &Forward, [x, angles, lengths]: [&Var; 3]) -> Result<Var> {
+        self.forward_with(forward, [x, angles], |qkv| self.attend(forward, &qkv, lengths))
+    }
+
+    /// Maps x [B, T, H] to the same shape. `attend` maps queries, keys and values [B, T, ..] to [B, T, heads·D].
+    fn forward_with(
+        &self,
+        forward: &Forward,
+        [x, angles]: [&Var; 2],
+        attend: impl FnOnce([Var; 3]) -> Result<Var>,
+    ) -> Result<Var> {
         let normalized = self.input_norm.forward(forward, x)?;
-        let mixed = self.attention(forward, [&normalized, angles, lengths])?;
+        let attended = attend(self.projections(forward, [&normalized, angles])?)?;
+        let mixed = self.output.forward(forward, &attended)?;
         let x = forward.apply(Binary::Add, &[x, &mixed])?;
         let normalized = self.norm.forward(forward, &x)?;
         let (gate, up) =
@@ -156,7 +188,8 @@ impl Layer {
         forward.apply(Binary::Add, &[&x, &self.down.forward(forward, &gated)?])
     }
 
-    fn attention(&self, forward: &Forward, [x, angles, lengths]: [&Var; 3]) -> Result<Var> {
+    /// Rotated queries [B, T, heads·D] and keys [B, T, kv_heads·D], and values like keys.
+    fn projections(&self, forward: &Forward, [x, angles]: [&Var; 2]) -> Result<[Var; 3]> {
         let rotated = |which: usize, heads: usize| {
             let y = self.qkv[which].forward(forward, x)?;
             match &self.qk_norm {
@@ -169,16 +202,39 @@ impl Layer {
             }
         };
         let (q, k) = (rotated(0, self.heads)?, rotated(1, self.kv_heads)?);
-        let v = self.qkv[2].forward(forward, x)?;
-        let dropped = forward.next_dropout(self.dropout, x.shape()[0]);
-        let op = Attention {
-            kv_heads: self.kv_heads,
-            mask: Mask { causal: true, padding: true },
-            dropout: dropped.as_ref().map(|(dropout, _)| *dropout),
-            ..Attention::new(self.heads, Layout::Separate)
-        };
+        Ok([q, k, self.qkv[2].forward(forward, x)?])
+    }
+
+    /// Causal attention within each sequence: [B, T, heads·D].
+    pub(super) fn attend(
+        &self,
+        forward: &Forward,
+        [q, k, v]: &[Var; 3],
+        lengths: &Var,
+    ) -> Result<Var> {
+        let dropped = forward.next_dropout(self.dropout, q.shape()[0]);
+        let dropout = dropped.as_ref().map(|(dropout, _)| *dropout);
+        let op = Attention { dropout, ..self.attention(true) };
         let counter = dropped.iter().map(|(_, counter)| counter);
-        let inputs: Vec<&Var> = [&q, &k, &v, lengths].into_iter().chain(counter).collect();
-        self.output.forward(forward, &forward.apply(op, &inputs)?)
+        let inputs: Vec<&Var> = [q, k, v, lengths].into_iter().chain(counter).collect();
+        forward.apply(op, &inputs)
+    }
+
+    /// Attention of one query per sequence, [B, 1, heads·D], to the first of the keys and values in a cache, [B, S,
+    /// kv_heads·D] each; `lengths` i32 [B] is their number. In evaluation mode.
+    pub(super) fn attend_cached(
+        &self,
+        forward: &Forward,
+        q: &Var,
+        [keys, values]: [&Var; 2],
+        lengths: &Var,
+    ) -> Result<Var> {
+        forward.apply(self.attention(false), &[q, keys, values, lengths])
+    }
+
+    fn attention(&self, causal: bool) -> Attention {
+        let mask = Mask { causal, padding: true };
+        let kv_heads = self.kv_heads;
+        Attention { kv_heads, mask, ..Attention::new(self.heads, Layout::Separate) }
     }
 }

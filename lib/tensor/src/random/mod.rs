@@ -47,6 +47,8 @@ pub enum Purpose {
     Texts = 15,
     /// Order of batches that are bucketed by sample length.
     Buckets = 16,
+    /// Tokens of generated texts; sample = number of the prompt, element = position of the token in the sequence.
+    Tokens = 17,
 }
 
 /// Philox4x32-10 with a fixed key.

@@ -1,0 +1,198 @@
+//! Generation with a decoder: the keys and values of the tokens that were read stay in a cache on the device.
+//!
+//! The cache of a layer holds keys and values [B, S, kv_heads·D] each, in the compute dtype, where S is the largest number
+//! of tokens that a sequence may have. Every sequence has its own length and its own next position, so prompts of different
+//! lengths are padded at the end: what a longer prompt leaves behind a shorter one is overwritten before it is visible.
+
+use super::config::DecoderConfig;
+use super::model::Decoder;
+use super::rope::Rope;
+use learn::forward::Forward;
+use learn::generate;
+use tensor::functions::gather::gather;
+use tensor::ops::cast::Cast;
+use tensor::updates::append::append;
+use tensor::{Device, Dtype, Tensor, Var, constant};
+use unix::{Error, Result};
+
+/// A decoder with its parameters, which continues sequences of tokens.
+pub struct Generator<'a> {
+    forward: Forward<'a>,
+    decoder: &'a Decoder,
+    rope: Rope,
+    vocabulary: usize,
+    longest: usize,
+}
+
+/// Keys and values of some sequences.
+#[derive(Debug)]
+pub struct Cache {
+    /// Keys and values of each layer, [B, S, kv_heads·D].
+    layers: Vec<[Tensor; 2]>,
+    /// Number of tokens of each sequence.
+    lengths: Vec<i32>,
+    /// Angles of the positions, [S, D].
+    angles: Tensor,
+    /// One token for each sequence, i32 [B].
+    ones: Tensor,
+}
+
+impl Cache {
+    /// Number of tokens of each sequence that were read.
+    pub fn lengths(&self) -> &[i32] {
+        &self.lengths
+    }
+
+    /// Memory of keys and values in bytes.
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().flatten().map(Tensor::bytes).sum()
+    }
+}
+
+impl<'a> Generator<'a> {
+    /// Generates with the parameters of `forward`, as constants and in evaluation mode. `decoder` was built from `config`.
+    pub fn new(forward: &Forward<'a>, decoder: &'a Decoder, config: &DecoderConfig) -> Self {
+        Self {
+            forward: forward.without_gradients(),
+            decoder,
+            rope: Rope::new(&config.rope_parameters, config.head_size()),
+            vocabulary: config.vocab_size,
+            longest: config.max_position_embeddings,
+        }
+    }
+
+    /// Integers on the device.
+    fn integers(&self, values: &[i32], shape: &[usize]) -> Result<Tensor> {
+        Tensor::from_slice(values, shape).to_device(self.forward.device())
+    }
+
+    /// Logits for hidden states [B, 1, H], as f32 [B, V].
+    fn logits(&self, states: &Var) -> Result<Tensor> {
+        let states = states.reshape(&[states.shape()[0], states.value().width()]);
+        let logits = self.decoder.logits_of(&self.forward, &states)?;
+        match (logits.value().dtype(), logits.value().device()) {
+            (Dtype::F32, _) => Ok(logits.value().clone()),
+            (_, Device::Cpu) => Ok(logits.value().to_dtype(Dtype::F32)),
+            _ => Ok(self.forward.apply(Cast(Dtype::F32), &[&logits])?.value().clone()),
+        }
+    }
+
+    /// Errors: 65 for an id that is not in the vocabulary.
+    fn require_ids(&self, ids: &[i32]) -> Result<()> {
+        let is_known = |id: &i32| usize::try_from(*id).is_ok_and(|id| id < self.vocabulary);
+        match ids.iter().find(|id| !is_known(id)) {
+            None => Ok(()),
+            Some(id) => Err(Error::data(format!(
+                "token {id} is not in the vocabulary of the model, which has {} tokens",
+                self.vocabulary
+            ))),
+        }
+    }
+
+    /// Errors: 78 if sequences of `capacity` tokens are longer than the model allows.
+    fn require_room(&self, longest: usize, capacity: usize) -> Result<()> {
+        if longest.max(capacity) <= self.longest {
+            return Ok(());
+        }
+        Err(Error::config(format!(
+            "a prompt of {longest} tokens with its continuation takes up to {} tokens, but max_position_embeddings of the \
+             model is {}; generate fewer tokens or use shorter prompts",
+            longest.max(capacity),
+            self.longest
+        )))
+    }
+}
+
+impl generate::Decoder for Generator<'_> {
+    type Cache = Cache;
+
+    fn prefill(&self, prompts: &[&[i32]], capacity: usize) -> Result<(Cache, Tensor)> {
+        let (batch, forward) = (prompts.len(), &self.forward);
+        let tokens = prompts.iter().map(|ids| ids.len()).max().unwrap_or(0);
+        if prompts.iter().any(|ids| ids.is_empty()) || batch == 0 {
+            return Err(Error::bug("a prompt without tokens, or no prompt"));
+        }
+        self.require_room(tokens, capacity)?;
+        let capacity = capacity.max(tokens);
+        let (mut ids, mut last) = (vec![0; batch * tokens], Vec::with_capacity(batch));
+        for (row, prompt) in prompts.iter().enumerate() {
+            self.require_ids(prompt)?;
+            ids[row * tokens..][..prompt.len()].copy_from_slice(prompt);
+            last.push((row * tokens + prompt.len() - 1) as i32);
+        }
+        let lengths: Vec<i32> = prompts.iter().map(|ids| ids.len() as i32).collect();
+        let is_f64 = forward.dtype() == Dtype::F64;
+        let of_angles = if is_f64 { Dtype::F64 } else { Dtype::F32 };
+        let positions: Vec<i32> = (0..capacity as i32).collect();
+        let angles = self.rope.table(&positions, of_angles).to_device(forward.device())?;
+        let own = self.integers(&positions[..tokens], &[tokens])?;
+        let own_angles = constant(gather(&angles, &own)?);
+        let ids = constant(self.integers(&ids, &[batch, tokens])?);
+        let counts = constant(self.integers(&lengths, &[batch])?);
+        let zeros = self.integers(&vec![0; batch], &[batch])?;
+        let mut layers = Vec::new();
+        let states = self.decoder.states_with(forward, [&ids, &own_angles], |_, layer, qkv| {
+            let mut own = [&qkv[1], &qkv[2]].map(|x| {
+                let x = x.value();
+                Tensor::empty_on(x.device(), &[batch, capacity, x.width()], x.dtype())
+            });
+            for (cache, x) in own.iter_mut().zip(&qkv[1..]) {
+                append(x.value(), &zeros, counts.value(), cache)?;
+            }
+            layers.push(own);
+            layer.attend(forward, &qkv, &counts)
+        })?;
+        let states = states.value();
+        let rows = states.reshape(&[batch * tokens, states.width()]);
+        let last = gather(&rows, &self.integers(&last, &[batch, 1])?)?;
+        let logits = self.logits(&constant(last))?;
+        let ones = self.integers(&vec![1; batch], &[batch])?;
+        Ok((Cache { layers, lengths, angles, ones }, logits))
+    }
+
+    fn step(&self, cache: &mut Cache, tokens: &[i32]) -> Result<Tensor> {
+        let (batch, forward) = (cache.lengths.len(), &self.forward);
+        let capacity = cache.angles.shape()[0];
+        let is_full = cache.lengths.iter().any(|length| *length as usize >= capacity);
+        if tokens.len() != batch || is_full {
+            let (count, lengths) = (tokens.len(), &cache.lengths);
+            return Err(Error::bug(format!(
+                "{count} tokens for sequences of {lengths:?} tokens in a cache for {capacity}"
+            )));
+        }
+        self.require_ids(tokens)?;
+        let ids = constant(self.integers(tokens, &[batch, 1])?);
+        let start = self.integers(&cache.lengths, &[batch])?;
+        cache.lengths.iter_mut().for_each(|length| *length += 1);
+        let lengths = constant(self.integers(&cache.lengths, &[batch])?);
+        let angles = constant(gather(&cache.angles, &start.reshape(&[batch, 1]))?);
+        let Cache { layers, ones, .. } = cache;
+        let states =
+            self.decoder.states_with(forward, [&ids, &angles], |number, layer, [q, k, v]| {
+                let own = &mut layers[number];
+                for (cache, x) in own.iter_mut().zip([&k, &v]) {
+                    append(x.value(), &start, ones, cache)?;
+                }
+                let [keys, values] = own.each_ref().map(|x| constant(x.clone()));
+                layer.attend_cached(forward, &q, [&keys, &values], &lengths)
+            })?;
+        self.logits(&states)
+    }
+
+    fn keep(&self, cache: &mut Cache, rows: &[usize]) -> Result<()> {
+        let batch = cache.lengths.len();
+        if let Some(row) = rows.iter().find(|row| **row >= batch) {
+            return Err(Error::bug(format!("sequence {row} of {batch} in a cache")));
+        }
+        let index: Vec<i32> = rows.iter().map(|row| *row as i32).collect();
+        let index = self.integers(&index, &[rows.len()])?;
+        for x in cache.layers.iter_mut().flatten() {
+            let [_, capacity, width] = [0, 1, 2].map(|axis| x.shape()[axis]);
+            let kept = gather(&x.reshape(&[batch, capacity * width]), &index)?;
+            *x = kept.reshape(&[rows.len(), capacity, width]);
+        }
+        cache.lengths = rows.iter().map(|row| cache.lengths[*row]).collect();
+        cache.ones = self.integers(&vec![1; rows.len()], &[rows.len()])?;
+        Ok(())
+    }
+}
