@@ -92,9 +92,12 @@ pub(super) fn log_sum<T: Float>(parts: [(usize, &[T]); 2]) -> LogSum<T> {
         // A NaN that is ignored here makes the sum NaN.
         top = max(x).maximum(top);
     }
-    let total =
-        parts.map(|(_, x)| if x.is_empty() { T::ZERO } else { sum([x], |[x]| (x - top).exp()) });
-    LogSum { top, log: T::of((total[0] + total[1]).f64().ln()) }
+    // A loop, because `map` would not be compiled into the vectorized code.
+    let mut total = T::ZERO;
+    for (_, x) in parts.iter().filter(|(_, x)| !x.is_empty()) {
+        total += sum([x], |[x]| (x - top).exp());
+    }
+    LogSum { top, log: T::of(total.f64().ln()) }
 }
 
 /// Returns the first candidate that is NaN or, if there is none, the first that equals `top`.
