@@ -136,14 +136,15 @@ fn logits_that_are_not_finite_are_an_error() {
 
 #[test]
 fn options_and_prompts_are_checked() {
+    type Change = fn(&mut Sampling);
     let model = Fake::new(counting);
     let prompts = [Prompt { ids: &[1], number: 0 }];
-    let run = |change: fn(&mut Sampling)| {
+    let run = |change: Change| {
         let mut options = options(2, &[]);
         change(&mut options.sampling);
         generate(&model, &prompts, &options).map_err(|error| (error.exit, error.to_string()))
     };
-    let changes: [(fn(&mut Sampling), &str); 6] = [
+    let changes: [(Change, &str); 6] = [
         (|s| s.temperature = -1.0, "temperature: must be a number of at least 0, not -1"),
         (|s| s.temperature = f64::NAN, "temperature: must be a number of at least 0, not NaN"),
         (|s| s.top_p = 0.0, "top_p: must be greater than 0 and at most 1, not 0"),
@@ -277,7 +278,8 @@ fn a_text_does_not_depend_on_the_others() {
     options.sampling = Sampling { temperature: 1.2, top_p: 0.9, seed: 7, ..Sampling::default() };
     let together = generate(&model, &prompts, &options).unwrap();
     for (prompt, expected) in prompts.iter().zip(&together) {
-        assert_eq!(generate(&model, &[*prompt], &options).unwrap(), [expected.clone()]);
+        let alone = generate(&model, &[*prompt], &options).unwrap();
+        assert_eq!(alone[..], *std::slice::from_ref(expected));
     }
     let lengths: HashSet<usize> = together.iter().map(|sample| sample.ids.len()).collect();
     assert!(lengths.len() > 3, "{lengths:?}");

@@ -11,6 +11,7 @@
 
 use super::View;
 use crate::dtype::Float;
+use crate::simd::Vectors;
 use pulp::{Simd, WithSimd};
 
 /// Maximum number of rows. With more, packing pays off.
@@ -44,6 +45,9 @@ pub(super) unsafe fn product<T: Float>(
     }
     true
 }
+
+/// Elements as vectors and a rest.
+type Split<'a, T, S> = (&'a [<T as Vectors>::Vector<S>], &'a [T]);
 
 /// A product. `out` is valid for all its rows and columns, and nobody else accesses them.
 struct Work<'a, T> {
@@ -104,8 +108,8 @@ impl<T: Float> Dots<'_, T> {
     ) {
         let work = &mut self.0;
         let (k, stride) = (work.lhs.columns, work.rhs.column_stride);
-        let mut xs: [(&[T::Vector<S>], &[T]); R] = [(&[], &[]); R];
-        let mut ws: [(&[T::Vector<S>], &[T]); J] = [(&[], &[]); J];
+        let mut xs: [Split<T, S>; R] = [(&[], &[]); R];
+        let mut ws: [Split<T, S>; J] = [(&[], &[]); J];
         for i in 0..R {
             xs[i] = T::split(simd, work.row(row + i));
         }
