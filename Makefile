@@ -100,7 +100,9 @@ bench:
 	  cargo build --release --locked -q -p tasks --example text_update || exit 1; \
 	  $(PYTHON) tests/peers/text_update.py --ours "$(BIN)/examples/text_update" || exit 1; \
 	  $(PYTHON) tests/peers/text_start.py "$(BIN)" || exit 1; \
-	else echo "bench: $(PYTHON) has no torch and transformers: updates of texts are not compared" >&2; fi; \
+	  cargo build --release --locked -q -p tasks --example generation || exit 1; \
+	  $(PYTHON) tests/peers/generation.py --ours "$(BIN)/examples/generation" || exit 1; \
+	else echo "bench: $(PYTHON) has no torch and transformers: updates of texts and generation are not compared" >&2; fi; \
 	test -z "$$torch" || { cargo build --release --locked -q -p tasks --example cycle_update && \
 	  for size in "" "--hidden 256 --depth 6 --heads 8 --repeats 5"; do \
 	    $(PYTHON) tests/peers/cycle_update.py --pairs 10 --ours "$(BIN)/examples/cycle_update" $$size || exit 1; \
