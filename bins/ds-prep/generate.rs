@@ -11,7 +11,7 @@ use data::fields::list::FileSummary;
 use data::text::criteria::{
     COLUMNS_YAML, Criteria, Difficulty, JOINT_YAML, SPANS_YAML, SYMPTOM_COUNT,
 };
-use data::text::dialogues::{self, Answers, Dialogues, Size};
+use data::text::dialogues::{self, Answers, Dialogues};
 use data::text::sentences::{Language, Sentences};
 use serde_json::json;
 use unix::cli::{Given, Output};
@@ -50,7 +50,7 @@ pub struct Gen {
     /// Index of the first trajectory, to generate further trajectories with the same seed
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
-    /// For criteria: how strongly the labels depend on word order [default: medium]
+    /// For criteria: how strongly the labels depend on word order; for dialogues: how long questions are [default: medium]
     #[arg(long)]
     difficulty: Option<Difficulty>,
     /// Positive sentences for each negative one
@@ -72,9 +72,6 @@ pub struct Gen {
     /// Number of sentences with a vector; of the others, half are texts alone, and half vectors alone [default: all]
     #[arg(long, value_name = "NUMBER")]
     paired: Option<usize>,
-    /// For dialogues: how long questions are [default: medium]
-    #[arg(long)]
-    size: Option<Size>,
     /// For dialogues: how answers are written [default: plain]
     #[arg(long, value_name = "FORM")]
     answers: Option<Answers>,
@@ -170,7 +167,7 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
             sentences(&given.args)
         }
         Generator::Dialogues => {
-            let own = ["samples", "seed", "size", "answers", "output", "json"];
+            let own = ["samples", "seed", "difficulty", "answers", "output", "json"];
             given.require_only(&own, "no effect on `gen dialogues`")?;
             dialogues(&given.args)
         }
@@ -230,12 +227,12 @@ fn sentences(args: &Gen) -> Result<Exit> {
 
 /// Writes dialogues.jsonl and columns.yaml.
 fn dialogues(args: &Gen) -> Result<Exit> {
-    let &Gen { samples, seed, size, answers, .. } = args;
+    let &Gen { samples, seed, difficulty, answers, .. } = args;
     if samples == 0 {
         return Err(Error::usage("--samples: must be at least 1"));
     }
-    let (size, answers) = (size.unwrap_or_default(), answers.unwrap_or_default());
-    let lines = Dialogues { samples, seed, size, answers }.jsonl()?;
+    let (difficulty, answers) = (difficulty.unwrap_or_default(), answers.unwrap_or_default());
+    let lines = Dialogues { samples, seed, difficulty, answers }.jsonl()?;
     let columns = dialogues::COLUMNS_YAML.as_bytes();
     write(&args.to, &[("dialogues.jsonl", &lines), ("columns.yaml", columns)])?;
     let [path, columns] = ["dialogues.jsonl", "columns.yaml"].map(|name| args.to.join(name));

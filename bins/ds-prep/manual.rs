@@ -46,10 +46,13 @@ EXAMPLES
     $ ds-prep import said/pairs.jsonl --columns said/columns.yaml --vectors said/pairs.npy -o heard
     $ ds-prep split heard -o heard.json
     $ ds-prep stats heard.json -o heard-stats.json
-  Dialogues: questions and answers, for the fine-tuning of a decoder:
+  Dialogues: questions and answers, for the fine-tuning of a decoder, and a byte-level vocabulary with a chat template for
+  one that is trained from random weights; a pretrained one has its own:
     $ ds-prep gen dialogues --samples 200 -o asked
     $ ds-prep import asked/dialogues.jsonl --columns asked/columns.yaml -o dialogues
     $ ds-prep split dialogues -o dialogues.json
+    $ ds-prep vocabulary dialogues.json --size 400 -o bytes
+    $ ds-prep tokenize dialogues.json --tokenizer bytes --max-length 128 -o chat-tokens
   File names from another program:
     $ find raw -name '*.hdf5' | ds-prep ls -
   One trajectory, frame by frame and as a picture:

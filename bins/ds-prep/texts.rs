@@ -14,7 +14,7 @@ use unix::cli::Output;
 use unix::out::Out;
 use unix::progress::Progress;
 use unix::signal::Signals;
-use unix::{Error, Exit, Result, note};
+use unix::{Error, Exit, Result, note, warn};
 
 /// Options of `ds-prep import` for texts and vectors.
 #[derive(clap::Args)]
@@ -243,6 +243,12 @@ pub fn encode(args: &Tokenize) -> Result<Exit> {
     let sets = match is_chat {
         true => {
             let chat = Tokenizer::open_chat(tokenizer, *max_length, loss_on.unwrap_or_default())?;
+            if chat.turn_end()?.is_none() {
+                warn!(
+                    "the chat template ends no turn of the assistant with a special token of the tokenizer, so a model does not \
+                     learn where an answer ends; add {{{{ eos_token }}}} to the template"
+                );
+            }
             tokenize_chat(manifest, &chat, *max_length, to, more)
         }
         false => {
@@ -268,12 +274,13 @@ pub fn encode(args: &Tokenize) -> Result<Exit> {
 
 #[derive(clap::Args)]
 pub struct Vocabulary {
-    /// Split manifest of texts
+    /// Split manifest of texts or conversations
     manifest: PathBuf,
     /// Largest number of entries
     #[arg(long, default_value_t = 4000, value_name = "NUMBER")]
     size: usize,
-    /// Output folder, for vocab.txt and tokenizer.json
+    /// Output folder, for vocab.txt and tokenizer.json; of conversations for tokenizer.json, tokenizer_config.json and
+    /// chat_template.jinja
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     to: PathBuf,
     #[command(flatten)]
@@ -283,7 +290,8 @@ pub struct Vocabulary {
 pub fn vocabulary(args: &Vocabulary) -> Result<Exit> {
     let set = TextSet::open(&args.manifest, SplitName::Train)?;
     let entries = data::text::vocabulary(&set, args.size, &args.to)?;
-    let row = json!({"vocabulary": args.to.join("vocab.txt"), "entries": entries});
+    let name = if set.content().conversations { "tokenizer.json" } else { "vocab.txt" };
+    let row = json!({"vocabulary": args.to.join(name), "entries": entries});
     Out::stdout(args.output).rows([row])
 }
 

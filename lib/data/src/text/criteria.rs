@@ -10,16 +10,19 @@ use super::draw::Draw;
 use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};
 
-/// How many sentences can be decided by their words alone.
+/// How difficult synthetic texts are: how many sentences can be decided by their words alone, and how long the questions of
+/// dialogues are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Difficulty {
-    /// All of them.
+    /// All sentences; tables of two entries, sums of numbers below 20, two numbers.
     Easy,
-    /// Three of ten; in the others order decides who is affected and what is denied.
+    /// Three of ten, in the others order decides who is affected and what is denied; tables of four entries, sums of two
+    /// numbers, three numbers.
     #[default]
     Medium,
-    /// None; time, `not only` and double negation occur as well, and clauses of no importance.
+    /// None; time, `not only` and double negation occur as well, and clauses of no importance; tables of eight entries,
+    /// sums of three numbers, five numbers.
     Hard,
 }
 

@@ -4,6 +4,7 @@
 //! and `format`, numbers in another notation.
 
 use super::chat;
+use super::criteria::Difficulty;
 use super::draw::Draw;
 use serde_json::json;
 use tensor::random::{Philox, Purpose};
@@ -26,19 +27,6 @@ id: id
 criterion: kind
 ";
 
-/// How long questions are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, strum::Display)]
-#[strum(serialize_all = "lowercase")]
-pub enum Size {
-    /// Tables of two entries, sums of numbers below 20, two numbers.
-    Small,
-    /// Tables of four entries, sums of two numbers, three numbers.
-    #[default]
-    Medium,
-    /// Tables of eight entries, sums of three numbers, five numbers.
-    Large,
-}
-
 /// How answers are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, strum::Display)]
 #[strum(serialize_all = "lowercase")]
@@ -58,7 +46,7 @@ pub struct Dialogues {
     /// Equal seeds give equal files; more samples begin with the same ones.
     pub seed: u64,
     /// How long questions are.
-    pub size: Size,
+    pub difficulty: Difficulty,
     /// How answers are written.
     pub answers: Answers,
 }
@@ -84,10 +72,10 @@ impl Dialogues {
 
     /// Returns a kind, a question and its answer.
     fn dialogue(self, draw: &mut Draw) -> (&'static str, String, String) {
-        let by_size = |of: [usize; 3]| of[self.size as usize];
+        let by_difficulty = |of: [usize; 3]| of[self.difficulty as usize];
         match draw.below(3) {
             0 => {
-                let count = by_size([2, 4, 8]);
+                let count = by_difficulty([2, 4, 8]);
                 let [names, colours] =
                     [NAMES, COLOURS].map(|words| distinct(&words, count, &mut *draw));
                 let entries = names.iter().zip(&colours);
@@ -97,14 +85,14 @@ impl Dialogues {
                 ("lookup", question, colours[asked].into())
             }
             1 => {
-                let range = by_size([10, 90, 90]);
-                let count = by_size([2, 2, 3]);
+                let range = by_difficulty([10, 90, 90]);
+                let count = by_difficulty([2, 2, 3]);
                 let numbers: Vec<usize> = (0..count).map(|_| 10 + draw.below(range)).collect();
                 let sum: usize = numbers.iter().sum();
                 ("sum", format!("What is {}?", joined(&numbers, " + ")), sum.to_string())
             }
             _ => {
-                let count = by_size([2, 3, 5]);
+                let count = by_difficulty([2, 3, 5]);
                 let numbers: Vec<usize> = (0..count).map(|_| draw.below(100)).collect();
                 let reversed: Vec<usize> = numbers.iter().rev().copied().collect();
                 let (notation, answer) = match draw.below(3) {
@@ -172,8 +160,8 @@ mod tests {
 
     #[test]
     fn answers_are_right_and_files_depend_on_the_seed_alone() {
-        for size in [Size::Small, Size::Medium, Size::Large] {
-            let plain = Dialogues { samples: 500, seed: 3, size, answers: Answers::Plain };
+        for difficulty in [Difficulty::Easy, Difficulty::Medium, Difficulty::Hard] {
+            let plain = Dialogues { samples: 500, seed: 3, difficulty, answers: Answers::Plain };
             let (all, mut kinds) = (rows(plain), BTreeMap::new());
             for row in &all {
                 chat::check(row["messages"].as_array().unwrap()).unwrap();

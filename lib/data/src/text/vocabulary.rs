@@ -1,7 +1,8 @@
 //! Builds a tokenizer for texts without a pretrained one from the frequent words and all characters of a training
-//! split.
+//! split; for conversations, see [`chat::vocabulary`].
 
 use super::TextSet;
+use super::chat;
 use super::tokenizer::Tokenizer;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -16,7 +17,7 @@ const SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 
 /// Writes a vocab.txt for BERT's tokenizer with at most `size` entries: special tokens, characters at the beginning of
 /// words and inside them, and the most frequent words of `set`, with ties in alphabetical order. Also writes
-/// tokenizer.json. Returns the number of entries.
+/// tokenizer.json. Conversations get a byte-level BPE tokenizer and a chat template instead. Returns the number of entries.
 ///
 /// Errors: 65 when `size` is too small for the characters, or there are no texts; 73 when the folder has a different vocabulary; 74.
 pub fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Result<usize> {
@@ -24,6 +25,9 @@ pub fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Result<usize> {
         return Err(Error::data(
             "vectors without texts have no words; use the vocabulary of texts",
         ));
+    }
+    if set.content().conversations {
+        return chat::vocabulary(set, size, to);
     }
     let mut counts: HashMap<String, u64> = HashMap::new();
     for i in 0..set.len() {

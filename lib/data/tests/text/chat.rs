@@ -1,8 +1,11 @@
 //! Conversations are rendered and encoded as by transformers.
 
 use crate::vectors::manifest;
+use data::split::SplitName;
 use data::text::chat::{LossOn, check};
-use data::text::{Columns, TokenSet, Tokenizer, import, tokenize_chat};
+use data::text::{
+    Columns, NewPrompt, NewPrompts, TextSet, TokenSet, Tokenizer, import, tokenize_chat, vocabulary,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs;
@@ -108,6 +111,100 @@ fn conversations_are_imported_and_encoded() {
     let again = Tokenizer::open_chat(&path("whole"), 4096, LossOn::Assistant).unwrap();
     assert_eq!(Some(again.info()), whole[0].info().chat);
     assert_eq!(again.tokenizer.special(), &whole[0].info().special);
+}
+
+/// The last turn is what follows the prompt, up to the token that ends it.
+#[test]
+fn the_last_turn_follows_its_prompt() {
+    for golden in goldens() {
+        let Golden { folder: name, messages, ids, .. } = golden;
+        let chat = Tokenizer::open_chat(&folder().join(&name), 8, LossOn::All).unwrap();
+        let stops = chat.stops().unwrap();
+        let eos = chat.tokenizer.special().eos.unwrap();
+        assert_eq!(stops, [eos], "{name}");
+        if messages.last().unwrap()["role"] != "assistant" {
+            continue;
+        }
+        let turn = chat.last_turn(&messages, &stops).unwrap().unwrap();
+        let whole = [&turn.prompt[..], &turn.answer, &stops].concat();
+        assert_eq!(ids[..whole.len()], whole, "{name}: {messages:?}");
+        assert!(ids.len() - whole.len() <= 1, "{name}: only a line break follows");
+    }
+}
+
+#[test]
+fn prompts_are_read_line_by_line() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = temporary.path().join("prompts.jsonl");
+    let read = |text: &str| -> unix::Result<Vec<NewPrompt>> {
+        fs::write(&path, text).unwrap();
+        let mut prompts = NewPrompts::open(&path).unwrap();
+        let mut all = Vec::new();
+        while let Some(prompt) = prompts.read()? {
+            all.push(prompt);
+        }
+        Ok(all)
+    };
+    let user = |text: &str| json!([{"role": "user", "content": text}]);
+    let found = read(
+        "{\"prompt\": \"a\", \"id\": 7}\n{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}, \
+         {\"role\": \"assistant\", \"content\": \"c\"}], \"id\": \"x\"}\nplain text\n",
+    );
+    let found = found.unwrap();
+    let messages: Vec<Value> = found.iter().map(|own| json!(own.messages)).collect();
+    assert_eq!(messages, [user("a"), user("b"), user("plain text")]);
+    let ids: Vec<Option<&str>> = found.iter().map(|own| own.id.as_deref()).collect();
+    assert_eq!((ids, found[2].line), (vec![Some("7"), Some("x"), None], 3));
+    for (line, expected) in [
+        ("{\"text\": \"a\"}", "neither `messages` nor `prompt`"),
+        ("{\"prompt\": 3}", "`prompt` is not a text"),
+        ("{\"prompt\": \"a\", \"messages\": []}", "remove one"),
+        ("{\"messages\": []}", "there are no messages"),
+        ("{\"messages\": [{\"role\": \"robot\", \"content\": \"a\"}]}", "the role \"robot\""),
+        ("{\"messages\": ", "not an object"),
+    ] {
+        let error = read(&format!("fine\n{line}\n")).unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains(expected), "{error}");
+    }
+}
+
+/// A byte-level vocabulary encodes every text, and its template marks the answers.
+#[test]
+fn a_vocabulary_of_conversations_encodes_any_text() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = |name: &str| temporary.path().join(name);
+    let line = |i: usize| {
+        json!({"prompt": format!("what is {i}?"), "completion": "a number"}).to_string() + "\n"
+    };
+    fs::write(path("pairs.jsonl"), (0..40).map(line).collect::<String>()).unwrap();
+    fs::write(path("columns.yaml"), "{prompt: prompt, completion: completion}").unwrap();
+    let columns = Columns::load(&path("columns.yaml")).unwrap();
+    import(&columns, &[path("pairs.jsonl")], &path("pairs"), |_| Ok(())).unwrap();
+    let split = manifest(temporary.path(), &[path("pairs")], [30, 5, 5]);
+    let train = TextSet::open(&split, SplitName::Train).unwrap();
+    let entries = vocabulary(&train, 280, &path("tokenizer")).unwrap();
+    assert!((262..=280).contains(&entries), "{entries}");
+    assert_eq!(vocabulary(&train, 280, &path("again")).unwrap(), entries);
+    let json = |name: &str| fs::read(path(name).join("tokenizer.json")).unwrap();
+    assert!(json("tokenizer") == json("again"));
+    let error = vocabulary(&train, 258, &path("small")).unwrap_err().to_string();
+    assert!(error.contains("need 259 entries"), "{error}");
+    let error = vocabulary(&train, 262, &path("again")).unwrap_err().to_string();
+    assert!(error.contains("another tokenizer exists"), "{error}");
+
+    let chat = Tokenizer::open_chat(&path("tokenizer"), 4096, LossOn::Assistant).unwrap();
+    assert_eq!(chat.tokenizer.vocabulary(), entries);
+    let text = "Zoë's 12 + 3 = 15\n\n\t— 日本 🦀";
+    let messages = vec![
+        json!({"role": "user", "content": "?"}),
+        json!({"role": "assistant", "content": text}),
+    ];
+    let stops = chat.stops().unwrap();
+    let turn = chat.last_turn(&messages, &stops).unwrap().unwrap();
+    assert_eq!(chat.tokenizer.decode(&turn.answer).unwrap(), text);
+    // Digits stay apart, words of the texts do not.
+    let tokens = |text: &str| chat.tokenizer.encode_rendered(text).unwrap().ids.len();
+    assert_eq!((tokens("123"), tokens("a number")), (3, 2));
 }
 
 #[test]

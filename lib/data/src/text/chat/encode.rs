@@ -1,10 +1,11 @@
 //! The tokens of conversations.
 
-use super::{ChatTemplate, Messages, Rendered};
+use super::{ChatTemplate, MARK, Messages, Rendered, is_assistant, pair};
 use crate::text::tokenizer::{Encoded, Tokenizer};
 use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::ops::Range;
 use unix::{Error, Result};
 
@@ -62,7 +63,8 @@ impl ChatTokenizer {
             LossOn::Assistant => found.types = marks(&found.offsets, &turns),
             LossOn::All => found.types.fill(1),
         }
-        match found.types.contains(&1) {
+        // The first token has nothing that it could be predicted from.
+        match found.types.iter().skip(1).any(|own| *own == 1) {
             true => Ok((found, changed)),
             false if found.truncated => Err(Error::data(format!(
                 "its first {} tokens have none that the loss counts; raise --max-length",
@@ -72,6 +74,55 @@ impl ChatTokenizer {
                 "the template renders no assistant's turn, so there is nothing to learn",
             )),
         }
+    }
+}
+
+/// An assistant's turn with what precedes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Turn {
+    /// The ids of the prompt.
+    pub prompt: Vec<i32>,
+    /// The ids of the turn, without the token that ends it and what follows.
+    pub answer: Vec<i32>,
+}
+
+impl ChatTokenizer {
+    /// The ids of messages and of the beginning of the assistant's next turn, however many. Errors: 65 for messages that
+    /// the template refuses.
+    pub fn prompt(&self, messages: &[Value]) -> Result<Vec<i32>> {
+        let text = self.template.render(messages, true)?;
+        Ok(self.tokenizer.unlimited().encode_rendered(&text)?.ids)
+    }
+
+    /// The last assistant's turn of a conversation, if there is one that the template renders. `stops` are the tokens that
+    /// end a turn. Errors: those of [`Self::prompt`].
+    pub fn last_turn(&self, messages: &[Value], stops: &[i32]) -> Result<Option<Turn>> {
+        let Some(last) = messages.iter().rposition(is_assistant) else { return Ok(None) };
+        let Rendered { text, turns, .. } = self.template.rendered(&messages[..=last])?;
+        let Some(turn) = turns.last().filter(|turn| !turn.is_empty()) else { return Ok(None) };
+        let found = self.tokenizer.unlimited().encode_rendered(&text)?;
+        let begins =
+            |offset: &[i32; 2]| usize::try_from(offset[0]).is_ok_and(|at| at >= turn.start);
+        let start = found.offsets.iter().position(begins).unwrap_or(found.ids.len());
+        let answer = found.ids[start..].split(|id| stops.contains(id)).next().unwrap_or_default();
+        Ok(Some(Turn { prompt: self.prompt(&messages[..last])?, answer: answer.to_vec() }))
+    }
+
+    /// The tokens that end an assistant's turn: the end-of-sequence token of the tokenizer, and the special token that the
+    /// template puts there.
+    pub fn stops(&self) -> Result<Vec<i32>> {
+        let eos = self.tokenizer.special().eos;
+        let end = self.turn_end()?.filter(|end| eos != Some(*end));
+        Ok(eos.into_iter().chain(end).collect())
+    }
+
+    /// The special token that the template puts at the end of an assistant's turn. None if there is none, or if the template
+    /// refuses a conversation of two turns.
+    pub fn turn_end(&self) -> Result<Option<i32>> {
+        let rendered = self.template.render(&pair("?", MARK), false).unwrap_or_default();
+        let Some((_, ending)) = rendered.split_once(MARK) else { return Ok(None) };
+        let ids = self.tokenizer.unlimited().encode_rendered(ending)?.ids;
+        Ok(ids.into_iter().find(|id| self.tokenizer.is_added(*id)))
     }
 }
 

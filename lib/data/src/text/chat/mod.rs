@@ -6,8 +6,10 @@
 
 mod encode;
 mod python;
+mod vocabulary;
 
-pub use encode::{ChatInfo, ChatTokenizer, LossOn};
+pub use encode::{ChatInfo, ChatTokenizer, LossOn, Turn};
+pub(super) use vocabulary::vocabulary;
 
 use super::tokenizer::file_of;
 use minijinja::syntax::SyntaxConfig;
@@ -43,8 +45,29 @@ pub fn messages_of(json: &str) -> std::result::Result<Messages, String> {
     Ok(messages)
 }
 
-/// Checks the roles and contents of messages. Errors: the message that is wrong, and why.
+/// Checks the roles and contents of messages, of which one must be an assistant's. Errors: the message that is wrong, and
+/// why.
 pub fn check(messages: &[Value]) -> std::result::Result<(), String> {
+    check_messages(messages)?;
+    match messages.iter().any(is_assistant) {
+        true => Ok(()),
+        false => Err("no message is an assistant's, so there is nothing to learn".into()),
+    }
+}
+
+/// Checks the roles and contents of messages that an assistant is to answer. Errors: the message that is wrong, and why.
+pub fn check_prompt(messages: &[Value]) -> std::result::Result<(), String> {
+    check_messages(messages)?;
+    match messages.last() {
+        None => Err("there are no messages".into()),
+        Some(last) if is_assistant(last) => {
+            Err("the last message is the assistant's, so there is nothing to answer".into())
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+fn check_messages(messages: &[Value]) -> std::result::Result<(), String> {
     for (number, message) in messages.iter().enumerate() {
         let bad = |what: String| format!("message {number}: {what}");
         let Some(message) = message.as_object() else {
@@ -65,10 +88,7 @@ pub fn check(messages: &[Value]) -> std::result::Result<(), String> {
             _ => return Err(bad("its content is not a text".into())),
         }
     }
-    match messages.iter().any(is_assistant) {
-        true => Ok(()),
-        false => Err("no message is an assistant's, so there is nothing to learn".into()),
-    }
+    Ok(())
 }
 
 fn is_assistant(message: &Value) -> bool {
@@ -145,20 +165,15 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |what: String| -> Result<String, JinjaError> {
             Err(JinjaError::new(ErrorKind::InvalidOperation, what))
         });
-        let own = Self { environment: Environment::new(), path: path.into(), source, tokens };
-        environment.add_template_owned(NAME, own.source.clone()).map_err(|e| own.unusable(&e))?;
-        Ok(Self { environment, ..own })
+        environment
+            .add_template_owned(NAME, source.clone())
+            .map_err(|cause| unusable(path, &cause))?;
+        Ok(Self { environment, path: path.into(), source, tokens })
     }
 
     /// The template itself.
     pub fn source(&self) -> &str {
         &self.source
-    }
-
-    fn unusable(&self, cause: &JinjaError) -> Error {
-        let what = cause.detail().map_or_else(|| cause.kind().to_string(), String::from);
-        let line = cause.line().map_or(String::new(), |line| format!("line {line}: "));
-        Error::new(Exit::Data, format!("{}: {line}{what}", self.path.display()))
     }
 
     /// Renders messages; with `prompt` also the beginning of the next turn, which is the assistant's. Errors: 65 with the
@@ -169,7 +184,7 @@ impl ChatTemplate {
             let tokens = minijinja::Value::from(Serde(&self.tokens));
             template.render(context! { messages, add_generation_prompt => prompt, ..tokens })
         });
-        found.map_err(|cause| self.unusable(&cause))
+        found.map_err(|cause| unusable(&self.path, &cause))
     }
 
     /// Renders a conversation and finds the assistant's turns in it. Each turn is what its rendering adds to that of the
@@ -181,7 +196,10 @@ impl ChatTemplate {
         for at in (0..messages.len()).filter(|at| is_assistant(&messages[*at])) {
             // Some templates refuse conversations without a user.
             let prompt = self.render(&messages[..at], true).ok();
-            let turn = self.render(&messages[..=at], false).ok();
+            let turn = match at + 1 == messages.len() {
+                true => Some(text.clone()),
+                false => self.render(&messages[..=at], false).ok(),
+            };
             let found = prompt.zip(turn).filter(|(prompt, turn)| {
                 turn.starts_with(prompt.as_str()) && text.starts_with(turn.as_str())
             });
@@ -220,6 +238,12 @@ impl ChatTemplate {
         // The content may end before it starts: where there is none, a template may leave out what separates it.
         Ok(start..(text.len() - rest.len() + ending).max(start))
     }
+}
+
+fn unusable(path: &Path, cause: &JinjaError) -> Error {
+    let what = cause.detail().map_or_else(|| cause.kind().to_string(), String::from);
+    let line = cause.line().map_or(String::new(), |line| format!("line {line}: "));
+    Error::new(Exit::Data, format!("{}: {line}{what}", path.display()))
 }
 
 /// The key `chat_template` of a JSON file: a text, or a list of named ones with one named `default`.

@@ -173,27 +173,11 @@ fn require_class(settings: &Settings, inner: &tokenizers::Tokenizer, path: &Path
                 "ignore_merges": false,
             },
         }),
-        Class::Qwen2 => json!({
-            "normalizer": {"type": "NFC"},
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": false},
-                {
-                    "type": "ByteLevel",
-                    "add_prefix_space": flag("add_prefix_space", false)?,
-                    // Changes only the offsets of spaces.
-                    "trim_offsets": own["pre_tokenizer"]["pretokenizers"][1]["trim_offsets"],
-                    "use_regex": false,
-                },
-            ]},
-            "model": {
-                "type": "BPE",
-                "dropout": null,
-                "unk_token": null,
-                "fuse_unk": false,
-                "byte_fallback": false,
-                "ignore_merges": false,
-            },
-        }),
+        Class::Qwen2 => {
+            // Changes only the offsets of spaces.
+            let trims = &own["pre_tokenizer"]["pretokenizers"][1]["trim_offsets"];
+            qwen2(flag("add_prefix_space", false)?, trims)
+        }
         Class::XlmRoberta | Class::File => {
             let scheme = if flag("add_prefix_space", true)? { "always" } else { "never" };
             json!({
@@ -214,25 +198,61 @@ fn require_class(settings: &Settings, inner: &tokenizers::Tokenizer, path: &Path
             ),
         )
     };
-    let Value::Object(parts) = &expected else { return Ok(()) };
-    for (part, expected) in parts {
-        let own = &own[part];
-        // Only the file has the vocabulary of the model, so only options are compared.
-        if part == "model" {
-            let options = expected.as_object().into_iter().flatten();
-            for (key, expected) in options {
-                if own[key] != *expected {
-                    return Err(differs(&format!("{key} of the model"), expected, &own[key]));
-                }
-            }
-        } else if own != expected {
-            return Err(differs(part, expected, own));
-        }
+    if let Some((part, expected, own)) = difference(&expected, &own) {
+        return Err(differs(&part, expected, own));
     }
     if class == Class::XlmRoberta && !is_sentencepiece_table(&own["normalizer"]) {
         return Err(differs("normalizer", &json!("that of SentencePiece"), &own["normalizer"]));
     }
     require_template(settings, class, inner, path)
+}
+
+/// What Qwen2Tokenizer makes of a vocabulary.
+fn qwen2(add_prefix_space: bool, trim_offsets: &Value) -> Value {
+    json!({
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": QWEN2}, "behavior": "Isolated", "invert": false},
+            {
+                "type": "ByteLevel",
+                "add_prefix_space": add_prefix_space,
+                "trim_offsets": trim_offsets,
+                "use_regex": false,
+            },
+        ]},
+        "model": {
+            "type": "BPE",
+            "dropout": null,
+            "unk_token": null,
+            "fuse_unk": false,
+            "byte_fallback": false,
+            "ignore_merges": false,
+        },
+    })
+}
+
+/// Whether a tokenizer.json is what Qwen2Tokenizer, without options, makes of its vocabulary.
+pub(super) fn is_of_qwen2(json: &str) -> bool {
+    let Ok(own) = serde_json::from_str::<Value>(json) else { return false };
+    let trims = &own["pre_tokenizer"]["pretokenizers"][1]["trim_offsets"];
+    difference(&qwen2(false, trims), &own).is_none()
+}
+
+/// The first part of a tokenizer.json, with its value, that is not as `expected`. Of the model, which only the file has, only
+/// options are compared.
+fn difference<'a>(expected: &'a Value, own: &'a Value) -> Option<(String, &'a Value, &'a Value)> {
+    for (part, expected) in expected.as_object()? {
+        let own = &own[part];
+        if part == "model" {
+            let mut options = expected.as_object()?.iter();
+            if let Some((key, expected)) = options.find(|(key, value)| own[*key] != **value) {
+                return Some((format!("{key} of the model"), expected, &own[key]));
+            }
+        } else if own != expected {
+            return Some((part.clone(), expected, own));
+        }
+    }
+    None
 }
 
 /// Whether a normalizer consists only of the SentencePiece table; replacing characters by spaces has no effect, because

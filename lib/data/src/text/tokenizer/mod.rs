@@ -93,11 +93,22 @@ impl Tokenizer {
     ///
     /// Errors: 66 when it has no tokenizer or no template; 65 when its files are damaged or not supported.
     pub fn open_chat(folder: &Path, max_length: usize, loss_on: LossOn) -> Result<ChatTokenizer> {
+        let (own, tokens) = Self::open_decoder(folder, max_length)?;
+        let template = ChatTemplate::open(folder, tokens)?;
+        Ok(ChatTokenizer { tokenizer: own, template, loss_on })
+    }
+
+    /// Reads the tokenizer of a decoder in `folder`, and its special tokens by key, such as `eos_token`.
+    ///
+    /// Errors: 66 when it has no tokenizer; 65 when its files are damaged or not supported.
+    pub fn open_decoder(
+        folder: &Path,
+        max_length: usize,
+    ) -> Result<(Self, BTreeMap<String, String>)> {
         let (mut own, tokens) = Self::read(folder, max_length)?;
         let id = |key: &str| own.inner.token_to_id(tokens.get(key)?)?.try_into().ok();
         (own.special.bos, own.special.eos) = (id("bos_token"), id("eos_token"));
-        let template = ChatTemplate::open(folder, tokens)?;
-        Ok(ChatTokenizer { tokenizer: own, template, loss_on })
+        Ok((own, tokens))
     }
 
     /// Returns the tokenizer in `folder` and its special tokens by key.
@@ -138,9 +149,19 @@ impl Tokenizer {
         &self.json
     }
 
+    /// Whether Qwen2Tokenizer of transformers, which rebuilds everything but the vocabulary, would be the same tokenizer.
+    pub fn is_of_qwen2(&self) -> bool {
+        folder::is_of_qwen2(&self.json)
+    }
+
     /// Returns the text of a token.
     pub fn token(&self, id: i32) -> Option<String> {
         self.inner.id_to_token(u32::try_from(id).ok()?)
+    }
+
+    /// Whether a token was added to the vocabulary, as special tokens are.
+    pub fn is_added(&self, id: i32) -> bool {
+        u32::try_from(id).is_ok_and(|id| self.inner.get_added_tokens_decoder().contains_key(&id))
     }
 
     /// Returns the text of tokens, without special ones. Errors: 65 for ids that the tokenizer cannot decode.
@@ -158,7 +179,16 @@ impl Tokenizer {
 
     /// Encodes a text, or a pair of texts. Errors: 65 for a text that the tokenizer cannot encode.
     pub fn encode(&self, text: &str, text2: Option<&str>) -> Result<Encoded> {
-        let found = catch_panics(|| self.inner.encode_char_offsets(input(text, text2), true));
+        self.encode_with(input(text, text2), true)
+    }
+
+    /// Encodes a text that has its special tokens already. Errors: those of [`encode`](Self::encode).
+    pub fn encode_rendered(&self, text: &str) -> Result<Encoded> {
+        self.encode_with(input(text, None), false)
+    }
+
+    fn encode_with(&self, input: EncodeInput, add_special_tokens: bool) -> Result<Encoded> {
+        let found = catch_panics(|| self.inner.encode_char_offsets(input, add_special_tokens));
         let found = found.map_err(|cause| self.unusable(&cause))?;
         self.encoded(&found.map_err(|cause| self.unusable(&cause.to_string()))?)
     }
@@ -171,27 +201,6 @@ impl Tokenizer {
         let found = found.map_err(|cause| self.unusable(&cause))?;
         let found = found.map_err(|cause| self.unusable(&cause.to_string()))?;
         found.iter().map(|found| self.encoded(found)).collect()
-    }
-
-    /// Encodes a text that has its special tokens already, truncated on the right. Errors: those of
-    /// [`encode`](Self::encode).
-    pub fn encode_rendered(&self, text: &str) -> Result<Encoded> {
-        let found = catch_panics(|| self.inner.encode_char_offsets(input(text, None), false));
-        let found = found.map_err(|cause| self.unusable(&cause))?;
-        let found = found.map_err(|cause| self.unusable(&cause.to_string()))?;
-        let wrong = || Error::data("an id or offset of the tokenizer is too large");
-        let number = |n: usize| i32::try_from(n).map_err(|_| wrong());
-        let length = found.len().min(self.max_length);
-        let ids = found.get_ids()[..length].iter().map(|id| number(*id as usize));
-        let offsets = found.get_offsets()[..length].iter();
-        let offsets = offsets.map(|(start, end)| Ok([number(*start)?, number(*end)?]));
-        Ok(Encoded {
-            ids: ids.collect::<Result<_>>()?,
-            types: vec![0; length],
-            offsets: offsets.collect::<Result<_>>()?,
-            last: 0..length,
-            truncated: length < found.len(),
-        })
     }
 
     fn unusable(&self, cause: &str) -> Error {
