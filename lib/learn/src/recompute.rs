@@ -71,6 +71,17 @@ impl RecomputePlan {
                 left -= block.bytes.div_ceil(step);
             }
         }
+        // Sizes were rounded up, so another block may fit: two of four equal ones do.
+        let kept = blocks.iter().zip(&keep).filter(|(_, keep)| **keep);
+        let kept: usize = kept.map(|(block, _)| block.bytes).sum();
+        let mut room = ((budget * total as f64) as usize).saturating_sub(kept);
+        let mut others: Vec<usize> = (0..blocks.len()).filter(|i| !keep[*i]).collect();
+        others.sort_by_key(|i| std::cmp::Reverse((blocks[*i].operations, *i)));
+        for i in others {
+            if let Some(rest) = room.checked_sub(blocks[i].bytes) {
+                (keep[i], room) = (true, rest);
+            }
+        }
         Self { blocks, keep }
     }
 
@@ -200,6 +211,15 @@ mod tests {
                 let (again, all) = plan.flops();
                 assert_eq!(all - again, best(&blocks, capacity), "{budget} {blocks:?}");
             }
+        }
+    }
+
+    #[test]
+    fn half_of_equal_blocks_is_kept_whatever_their_size() {
+        for bytes in [1, 4096, 4099, 5_219_123] {
+            let blocks = vec![Block { bytes, operations: 7 }; 4];
+            let plan = RecomputePlan::new(blocks, 0.5);
+            assert_eq!(plan.keep, [false, false, true, true], "{bytes}");
         }
     }
 

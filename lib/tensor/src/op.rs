@@ -58,6 +58,18 @@ pub trait Op: Launch {
         compute
     }
 
+    /// What [`Op::forward`] saves, apart from small tensors, in a plan of memory where nothing is computed. By default all
+    /// inputs.
+    fn kept(&self, inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        inputs.iter().map(|x| (*x).clone()).collect()
+    }
+
+    /// Bytes of memory beside inputs and outputs that a pass takes on a GPU for elements of `element` bytes, where they
+    /// matter: in a plan of memory.
+    fn workspace(&self, _inputs: &[&[usize]], _element: usize) -> usize {
+        0
+    }
+
     /// Floating-point operations of a forward pass; a multiply-add counts as two. The default is one per input
     /// element.
     fn flops(&self, inputs: &[&[usize]]) -> usize {

@@ -17,7 +17,11 @@ pub struct TracedOp {
     pub read: usize,
     /// Bytes of its output.
     pub written: usize,
-    /// Size of an element in bytes.
+    /// Bytes of its inputs and its output but a weight, whose gradient is one of the parameters'.
+    pub passed: usize,
+    /// Bytes that it takes beside inputs and output, if they matter ([`Op::workspace`]).
+    pub workspace: usize,
+    /// Size of an element of its first input in bytes.
     pub element: usize,
 }
 
@@ -25,12 +29,11 @@ thread_local! {
     static TRACE: RefCell<Option<Vec<TracedOp>>> = const { RefCell::new(None) };
 }
 
-/// Ops whose gradients need none of their inputs.
-const SAVE_NOTHING: [&str; 6] = ["binary", "cast", "concat", "narrow", "permute", "reduce"];
+/// Ops whose second input is a weight.
+const WEIGHTED: [&str; 3] = ["linear", "frozen_linear", "linear_cross_entropy"];
 
 /// Runs `work`, whose ops on this thread are recorded and not computed, and returns the ops in order. Outputs are zeros
-/// that take no memory if they are large; every op keeps its inputs for the backward pass, except those that move or add
-/// elements.
+/// that take no memory if they are large; every op keeps for the backward pass what [`Op::kept`] says.
 pub fn trace<R>(work: impl FnOnce() -> R) -> (R, Vec<TracedOp>) {
     TRACE.with(|trace| *trace.borrow_mut() = Some(Vec::new()));
     let result = work();
@@ -50,19 +53,17 @@ pub(crate) fn record(
         let ops = trace.as_mut()?;
         let out = Tensor::untouched(shape, dtype);
         let shapes: Vec<&[usize]> = inputs.iter().map(|x| x.shape()).collect();
-        let (name, element) = (op.name(), dtype.bytes());
+        // The output of a loss is in f32 whatever it computes in.
+        let (name, element) = (op.name(), inputs.first().map_or(dtype, |x| x.dtype()).bytes());
         let (flops, written) = (op.flops(&shapes), out.bytes());
         // Only some rows of a table are read.
         let read =
             if name == "embedding" { written } else { inputs.iter().map(|x| x.bytes()).sum() };
-        ops.push(TracedOp { name, flops, read, written, element });
-        let kept = match name {
-            name if SAVE_NOTHING.contains(&name) => &[],
-            // What is added to has no part in the gradient.
-            "low_rank" => &inputs[1..],
-            _ => inputs,
-        };
-        let saved = kept.iter().map(|x| (*x).clone()).collect();
+        let weight = if WEIGHTED.contains(&name) { inputs[1].bytes() } else { 0 };
+        let passed = (read + written).saturating_sub(weight);
+        let workspace = op.workspace(&shapes, element);
+        ops.push(TracedOp { name, flops, read, written, passed, workspace, element });
+        let saved = op.kept(inputs, &out);
         Some((out, saved))
     })
 }

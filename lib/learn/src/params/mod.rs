@@ -167,6 +167,16 @@ impl Params {
         Params { entries, prepared: BTreeMap::new(), known_hash: OnceLock::new(), ..self.clone() }
     }
 
+    /// Parameters of the same shapes, with values of `dtype` that are zero and take no memory: for examining a model
+    /// whose values do not matter.
+    pub(crate) fn untouched(&self, dtype: Dtype) -> Params {
+        let shape =
+            |(name, shape): (&str, &[usize])| (name.into(), Tensor::untouched(shape, dtype));
+        let entries = self.shapes().map(shape).collect();
+        let (depths, linear) = (self.depths.clone(), self.linear.clone());
+        Params { entries, depths, linear, ..Params::default() }
+    }
+
     /// The device that holds the parameters.
     pub fn device(&self) -> Device {
         self.tensors().next().map_or(Device::Cpu, Tensor::device)
@@ -202,6 +212,12 @@ impl Params {
     /// Whether a parameter is the weight of a linear layer.
     pub(crate) fn is_linear(&self, i: usize) -> bool {
         self.linear.contains(&i)
+    }
+
+    /// Number of elements of the largest weight of a linear layer.
+    pub(crate) fn largest_linear(&self) -> usize {
+        let linear = self.shapes().enumerate().filter(|(i, _)| self.is_linear(*i));
+        linear.map(|(_, (_, shape))| shape.iter().product()).max().unwrap_or(0)
     }
 
     /// Replaces a frozen parameter by a value of the same shape, in its own form. A quantised value of anything but the
@@ -258,7 +274,7 @@ impl Params {
 
     /// Makes copies in `dtype`, in which the model computes, of parameters that do not change: vectors, and whatever needs
     /// less memory in it. Others are converted where they are used.
-    pub(crate) fn prepare(&mut self, dtype: Dtype) {
+    pub fn prepare(&mut self, dtype: Dtype) {
         for i in 0..self.len() {
             let tensor = &self.entries[i].1;
             let (own, is_small) = (tensor.dtype(), tensor.shape().len() < 2);

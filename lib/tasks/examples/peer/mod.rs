@@ -96,7 +96,7 @@ pub struct Training {
     state: OptimizerState,
     rule: StepPolicy,
     decided: DeviceStepControl,
-    /// The weights of the samples add up to 1.
+    /// The sum of the weights of the samples.
     weight: [Tensor; 1],
     device: Device,
     recompute: Rc<Recompute>,
@@ -146,6 +146,22 @@ impl Training {
             loss: None,
             activations: 0,
         })
+    }
+
+    /// Replaces AdamW by another optimizer.
+    #[allow(dead_code)] // not every program has several
+    pub fn with_method(mut self, method: Method) -> Self {
+        self.optimizer.method = method;
+        self.rule.betas = self.optimizer.corrected();
+        self.state = OptimizerState::new(&self.optimizer, &self.params.trained, |_| true);
+        self
+    }
+
+    /// Sets the sum of the weights of the samples, by which the loss is divided.
+    #[allow(dead_code)] // not every loss is a sum
+    pub fn with_weight(mut self, weight: f64) -> Result<Self> {
+        self.weight = [Tensor::full(&[1], weight, Dtype::F32).to_device(self.device)?];
+        Ok(self)
     }
 
     /// One update with the loss that `loss` computes in `dtype`. `differing` are the tensors it reads and owns that are

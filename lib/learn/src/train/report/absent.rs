@@ -3,9 +3,11 @@
 use crate::config::{Precision, Training};
 use crate::forward::Forward;
 use crate::params::ParamSet;
+use crate::recompute::Recompute;
 use crate::task::{ConfiguredTask, Task};
 use serde::Serialize;
 use std::fmt;
+use std::rc::Rc;
 use std::str::FromStr;
 use tensor::trace::{TracedOp, trace};
 use tensor::{Dtype, Tape};
@@ -94,9 +96,14 @@ pub struct MemoryParts {
     pub optimizer: f64,
     /// Moving average (`training.ema`).
     pub average: f64,
-    /// What the forward pass keeps for the backward pass.
+    /// What the forward pass keeps for the backward pass; inputs of recomputed blocks are among it.
     pub activations: f64,
-    /// The largest inputs and outputs of an op, whose gradients exist at the same time.
+    /// What a block keeps while it is computed again (`training.mem_budget`); that of the largest one.
+    pub block: f64,
+    /// The logits of some rows of a large vocabulary.
+    pub logits: f64,
+    /// The largest inputs and outputs of an op, whose gradients exist at the same time, and the largest frozen weight, which
+    /// is dequantised for a product.
     pub workspace: f64,
     /// The driver's own.
     pub context: f64,
@@ -104,7 +111,7 @@ pub struct MemoryParts {
 
 impl MemoryParts {
     /// The parts with their names.
-    pub fn each(&self) -> [(&'static str, f64); 8] {
+    pub fn each(&self) -> [(&'static str, f64); 10] {
         [
             ("parameters", self.parameters),
             ("16-bit copies", self.copies),
@@ -112,6 +119,8 @@ impl MemoryParts {
             ("optimizer", self.optimizer),
             ("average", self.average),
             ("activations", self.activations),
+            ("one block", self.block),
+            ("logits", self.logits),
             ("workspace", self.workspace),
             ("driver", self.context),
         ]
@@ -149,28 +158,67 @@ pub struct AbsentEstimate {
     pub cost: Option<f64>,
 }
 
-/// The ops and the activations of a forward pass with some samples.
+/// A forward pass with some samples.
+#[derive(Clone)]
 struct Pass {
     ops: Vec<TracedOp>,
+    /// Bytes that it keeps, with `training.mem_budget`.
     activations: f64,
+    /// Bytes that the largest block keeps that is computed again.
+    block: f64,
+    /// Operations of the blocks that are computed again, and of all blocks.
+    repeated: [f64; 2],
 }
 
-/// Traces the forward pass of the first `samples` samples.
-fn pass(task: &dyn Task, params: &ParamSet, dtype: Dtype, seed: u64, samples: u64) -> Result<Pass> {
-    let count = crate::task::samples(task);
-    let all: Vec<u64> = (0..samples).map(|i| i % count).collect();
-    let batch = task.batch(0, 0, &all)?.with_counter(seed, 0, 0);
-    let before = tensor::memory::usage().live;
-    let (activations, ops) = trace(|| -> Result<usize> {
-        let tape = Tape::new();
-        let forward =
-            Forward::training(&tape, params).with_counter(batch.counter()).computing_in(dtype)?;
-        // Copies of the parameters count as a part of their own.
-        let copied = tensor::memory::usage().live;
-        let _loss = task.loss(&forward, &batch)?;
-        Ok(tensor::memory::usage().live.saturating_sub(copied.max(before)))
-    });
-    Ok(Pass { ops, activations: activations? as f64 })
+/// How forward passes are traced.
+struct Tracer<'a> {
+    task: &'a dyn Task,
+    params: &'a ParamSet,
+    dtype: Dtype,
+    seed: u64,
+    mem_budget: f64,
+}
+
+impl Tracer<'_> {
+    /// Traces a pass of `count` samples: the longest ones, whose memory is largest, or the first.
+    fn pass(&self, count: u64, longest: bool) -> Result<Pass> {
+        let all = crate::task::samples(self.task);
+        let lengths = self.task.buckets().filter(|_| longest).map(|buckets| buckets.lengths);
+        let longest = lengths.and_then(|lengths| (0..all).max_by_key(|i| lengths[*i as usize]));
+        let samples: Vec<u64> = (0..count).map(|i| longest.unwrap_or(i % all)).collect();
+        let batch = self.task.batch(0, 0, &samples)?.with_counter(self.seed, 0, 0);
+        let before = tensor::memory::usage().live;
+        let recompute = Rc::new(Recompute::new(self.mem_budget));
+        let (activations, ops) = trace(|| -> Result<usize> {
+            let tape = Tape::new();
+            let forward = Forward::training(&tape, self.params).with_counter(batch.counter());
+            let forward = forward.computing_in(self.dtype)?.recomputing(recompute.clone());
+            // Copies of the parameters count as a part of their own.
+            let copied = tensor::memory::usage().live;
+            let _loss = self.task.loss(&forward, &batch)?;
+            Ok(tensor::memory::usage().live.saturating_sub(copied.max(before)))
+        });
+        recompute.end_pass();
+        let plan = recompute.plan().unwrap_or_default();
+        let again = plan.blocks.iter().zip(&plan.keep).filter(|(_, keep)| !**keep);
+        let block = again.map(|(block, _)| block.bytes).max().unwrap_or(0);
+        // While blocks are measured, all keep only their inputs.
+        let activations = activations? + plan.bytes().0;
+        let (again, flops) = plan.flops();
+        let repeated = [again as f64, flops as f64];
+        Ok(Pass { ops, activations: activations as f64, block: block as f64, repeated })
+    }
+
+    /// The passes of two sizes between which everything grows linearly, and the smaller size; for `samples` samples.
+    fn passes(&self, samples: u64, longest: bool) -> Result<([Pass; 2], f64)> {
+        // Two samples of each kind, where a task has two.
+        let [one, two] = [self.pass(2, longest)?, self.pass(4, longest)?];
+        if one.ops.len() == two.ops.len() {
+            return Ok(([one, two], 2.0));
+        }
+        let only = self.pass(samples, longest)?;
+        Ok(([only.clone(), only], samples as f64))
+    }
 }
 
 /// Returns value(target) of a line through value(1) = `one` and value(2) = `two`.
@@ -206,8 +254,8 @@ fn of_training(
             training.batch_size, on.count
         )));
     }
-    let samples = (training.batch_size / on.count) as f64;
-    let (task, params) = configured.open()?;
+    let samples = training.batch_size / on.count;
+    let (task, mut params) = configured.open()?;
     let dtype = match training.amp {
         false => Dtype::F32,
         true => match training.precision {
@@ -215,15 +263,18 @@ fn of_training(
             Precision::F16 => Dtype::F16,
         },
     };
-    let seed = config.seed;
-    let run = |samples| pass(&*task, &params, dtype, seed, samples);
-    // Two samples of each kind, where a task has two.
-    let (mut one, mut two, mut size) = (run(2)?, run(4)?, 2.0);
-    if one.ops.len() != two.ops.len() {
-        (one, size) = (run(training.batch_size / on.count)?, samples);
-        two = Pass { ops: one.ops.clone(), activations: one.activations };
-    }
-    let target = samples / size;
+    let frozen = match &config.init {
+        Some(init) => init.frozen_bytes(&params)? as f64,
+        None => params.frozen.bytes() as f64,
+    };
+    // Stored in whatever form, they are brought into the dtype where they are used, one weight of a layer at a time.
+    let is_stored = frozen < (params.frozen.count() * dtype.bytes()) as f64;
+    let expanded = if is_stored { params.frozen.largest_linear() * dtype.bytes() } else { 0 };
+    params.frozen = params.frozen.untouched(dtype);
+    let (seed, mem_budget) = (config.seed, training.mem_budget);
+    let tracer = Tracer { task: &*task, params: &params, dtype, seed, mem_budget };
+    let ([one, two], size) = tracer.passes(samples, false)?;
+    let target = samples as f64 / size;
     let of_op = |(one, two): (&TracedOp, &TracedOp)| {
         let at = |of: fn(&TracedOp) -> usize| along(of(one) as f64, of(two) as f64, target);
         Work {
@@ -234,15 +285,22 @@ fn of_training(
         }
     };
     let ops: Vec<Work> = one.ops.iter().zip(&two.ops).map(of_op).collect();
-    let kept = training.mem_budget.clamp(0.0, 1.0);
-    let (trained, all) = (params.trained.count() as f64, params.count() as f64);
-    let frozen = match &config.init {
-        Some(init) => init.frozen_bytes(&params)? as f64,
-        None => 4.0 * (all - trained),
+    let [repeated, of_blocks] = [0, 1].map(|i| along(one.repeated[i], two.repeated[i], target));
+    let repeated = if of_blocks > 0.0 { repeated / of_blocks } else { 0.0 };
+    let ([one, two], size) = match task.buckets() {
+        Some(_) => tracer.passes(samples, true)?,
+        None => ([one, two], size),
     };
+    let target = samples as f64 / size;
+    let at = |of: fn(&Pass) -> f64| along(of(&one), of(&two), target);
+    let largest = |of: fn(&TracedOp) -> usize| {
+        let all = one.ops.iter().zip(&two.ops);
+        let all = all.map(|(one, two)| along(of(one) as f64, of(two) as f64, target));
+        all.fold(0.0, f64::max)
+    };
+    let (trained, all) = (params.trained.count() as f64, params.count() as f64);
     let owned = if config.optimizer.shard { on.count as f64 } else { 1.0 };
     let state: usize = params.trained.tensors().map(|t| config.optimizer.state_bytes(t)).sum();
-    let largest = ops.iter().map(|op| op.read + op.written).fold(0.0, f64::max);
     let memory = MemoryParts {
         parameters: 4.0 * trained + frozen,
         // Of frozen parameters only what takes more memory than its copy.
@@ -254,17 +312,19 @@ fn of_training(
         gradients: 4.0 * trained,
         optimizer: state as f64 / owned,
         average: if training.ema.is_some() { 4.0 * trained } else { 0.0 },
-        activations: kept * along(one.activations, two.activations, target),
-        workspace: largest,
+        activations: at(|pass| pass.activations),
+        block: at(|pass| pass.block),
+        logits: largest(|op| op.workspace),
+        workspace: largest(|op| op.passed) + expanded as f64,
         context: CONTEXT,
     };
     let passes = training.accumulation as f64;
     // The backward pass computes the gradient of two inputs, and recomputes what is not kept.
-    let flops = passes * (3.0 + (1.0 - kept)) * ops.iter().map(|op| op.flops).sum::<f64>();
+    let flops = passes * (3.0 + repeated) * ops.iter().map(|op| op.flops).sum::<f64>();
     let times = on.gpu.map(|gpu| {
         let of_pass = |op: &Work| {
             let (calculation, movement) = op.seconds(&gpu, training.tf32);
-            let repeats = 2.0 - kept;
+            let repeats = 1.0 + repeated;
             let forward = calculation.max(movement[0]) + LAUNCH;
             let backward = (2.0 * calculation).max(movement[1]) + 2.0 * LAUNCH;
             let products =

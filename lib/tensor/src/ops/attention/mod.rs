@@ -142,6 +142,10 @@ impl Op for Attention {
             .map_or(0, |s| 4 * s.batch * s.heads * s.queries * s.keys * s.dim)
     }
 
+    fn kept(&self, inputs: &[&Tensor], out: &Tensor) -> Saved {
+        inputs.iter().copied().chain([out]).cloned().collect()
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let s = Sizes::of(self, inputs);
         let mut stats = Tensor::empty(&[s.batch, s.heads, s.queries, 2], out.dtype());

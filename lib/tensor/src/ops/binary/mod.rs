@@ -63,6 +63,10 @@ impl Op for Binary {
         Ok(y)
     }
 
+    fn kept(&self, inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        if *self == Binary::Add { vec![] } else { vec![inputs[0].clone(), inputs[1].clone()] }
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [a, b] = [inputs[0], inputs[1]];
         let space = checked(output_space(a.shape(), b.shape(), out.shape()));

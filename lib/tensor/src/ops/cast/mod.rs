@@ -7,6 +7,7 @@ pub(crate) mod cuda;
 
 use crate::device::Device;
 use crate::dtype::Dtype;
+use crate::nf4::widen;
 use crate::op::{Case, Grads, Op, Saved};
 use crate::tensor::Tensor;
 
@@ -43,8 +44,16 @@ impl Op for Cast {
         if compute == Dtype::F64 { Dtype::F64 } else { self.0 }
     }
 
+    fn kept(&self, _inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        vec![]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        *out = inputs[0].to_dtype(out.dtype());
+        match (inputs[0].dtype(), out.dtype()) {
+            // The table of a large vocabulary, which is frozen in 16 bits: on all threads.
+            (Dtype::Bf16 | Dtype::F16, Dtype::F32) => widen::<f32>(inputs[0], out.write()),
+            (_, dtype) => *out = inputs[0].to_dtype(dtype),
+        }
         vec![]
     }
 

@@ -31,6 +31,10 @@ impl Op for Concat {
         Ok(y)
     }
 
+    fn kept(&self, _inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        vec![]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let mut start = 0;
         for x in inputs {

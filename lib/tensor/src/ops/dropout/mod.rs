@@ -112,6 +112,10 @@ impl Op for Dropout {
         if i == 1 { Dtype::I32 } else { compute }
     }
 
+    fn kept(&self, inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        inputs[1..].iter().map(|x| (*x).clone()).collect()
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [x, counter] = [inputs[0], inputs[1]];
         if self.p == 0.0 {

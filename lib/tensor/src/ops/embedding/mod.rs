@@ -31,6 +31,10 @@ impl Op for Embedding {
         &[1]
     }
 
+    fn kept(&self, inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        inputs[1..].iter().map(|x| (*x).clone()).collect()
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [table, index] = [inputs[0], inputs[1]];
         match out.dtype() {

@@ -144,6 +144,11 @@ impl Op for FrozenLinear {
         2 * inputs[0].iter().product::<usize>() * n
     }
 
+    fn kept(&self, inputs: &[&Tensor], out: &Tensor) -> Saved {
+        // The tensors of W are parameters.
+        self.linear().kept(&[inputs[0], inputs[1]], out)
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let w = self.expanded(inputs[0], &self.pieces(inputs));
         self.saved(self.linear().forward(&self.dense(inputs, &w), out), inputs)

@@ -39,6 +39,14 @@ impl Op for Linear {
         2 * inputs[0].iter().product::<usize>() * inputs[1][0]
     }
 
+    fn kept(&self, inputs: &[&Tensor], out: &Tensor) -> Saved {
+        let mut kept = vec![inputs[0].clone(), inputs[1].clone()];
+        if self.activation != Activation::Identity {
+            kept.push(Tensor::untouched(out.shape(), out.dtype()));
+        }
+        kept
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, w) = (inputs[0], inputs[1]);
         let mut saved = vec![x.clone(), w.clone()];

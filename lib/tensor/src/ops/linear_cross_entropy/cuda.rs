@@ -16,10 +16,16 @@ const BYTES: usize = if cfg!(test) { 1 << 10 } else { 64 << 20 };
 /// Rows of a chunk are a multiple of this, so that parts of tensors with an element per row are aligned.
 const ROWS: usize = 128;
 
+/// Number of rows of a chunk, of all `rows`, for logits of `element` bytes.
+pub(super) fn chunk_rows(rows: usize, classes: usize, element: usize) -> usize {
+    let fit = BYTES / (classes * element).max(1);
+    (fit / ROWS * ROWS).max(ROWS).min(rows)
+}
+
 /// Returns the rows of each chunk; one without rows if there are none.
 fn chunks(x: &Tensor, classes: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-    let fit = BYTES / (classes * x.dtype().bytes()).max(1);
-    let (rows, height) = (x.shape()[0], (fit / ROWS * ROWS).max(ROWS));
+    let rows = x.shape()[0];
+    let height = chunk_rows(rows, classes, x.dtype().bytes()).max(1);
     (0..rows.max(1)).step_by(height).map(move |start| start..(start + height).min(rows))
 }
 

@@ -70,6 +70,10 @@ impl Op for LinearCrossEntropy {
         2 * inputs[0].iter().product::<usize>() * inputs[1][0]
     }
 
+    fn workspace(&self, inputs: &[&[usize]], element: usize) -> usize {
+        cuda::chunk_rows(inputs[0][0], inputs[1][0], element) * inputs[1][0] * element
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let x = inputs[0];
         let mut stats = Tensor::empty(&[x.rows(), 2], x.dtype());

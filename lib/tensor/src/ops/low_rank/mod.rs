@@ -38,6 +38,11 @@ impl Op for LowRank {
         2 * rank * inputs[..2].iter().map(|x| x.iter().product::<usize>()).sum::<usize>()
     }
 
+    fn kept(&self, inputs: &[&Tensor], out: &Tensor) -> Saved {
+        let low = Tensor::untouched(&[out.rows(), inputs[2].shape()[0]], out.dtype());
+        vec![inputs[1].clone(), inputs[2].clone(), inputs[3].clone(), low]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [y, x, a, b] = [0, 1, 2, 3].map(|i| inputs[i]);
         let mut low = Tensor::empty(&[x.rows(), a.shape()[0]], x.dtype());

@@ -47,6 +47,10 @@ impl Op for Narrow {
         Ok(y)
     }
 
+    fn kept(&self, _inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        vec![]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let spaces = part_space(inputs[0].shape(), out.shape(), self.axis, self.start);
         let [space, _] = checked(spaces);

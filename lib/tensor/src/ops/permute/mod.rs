@@ -40,6 +40,10 @@ impl Op for Permute {
         Ok(space(&self.0, x)?.0)
     }
 
+    fn kept(&self, _inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        vec![]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (_, space) = checked(space(&self.0, inputs[0].shape()));
         strided::copy(&space, inputs[0], out, 1.0, false);

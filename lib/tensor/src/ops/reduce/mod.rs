@@ -54,6 +54,10 @@ impl Op for Reduce {
         Ok(y)
     }
 
+    fn kept(&self, _inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        vec![]
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, n) = (inputs[0].shape(), inputs[0].shape()[self.axis()]);
         let sum = checked(Sum::new(x, out.shape(), View::contiguous(x)));

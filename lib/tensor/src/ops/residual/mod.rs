@@ -81,6 +81,10 @@ impl Op for Residual {
         }
     }
 
+    fn kept(&self, inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        inputs[1..].iter().map(|x| (*x).clone()).collect()
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let [x, y, w] = [inputs[0], inputs[1], inputs[2]];
         let gain = self.gain(x.width(), w);
