@@ -193,10 +193,18 @@ fn again() -> String {
     "run the same command again to resume".into()
 }
 
-/// Checks for a stop signal; call it during long-running work in [`Evaluator::finish`] and [`Evaluator::show`]. Errors:
-/// 75 after a stop signal.
+/// Checks for a stop signal; call it during long-running work of an [`Evaluator`] or a [`Predictor`]. Errors: 75 after a
+/// stop signal; the block that was interrupted is measured again after a restart.
 pub fn check_stop() -> Result<()> {
     Signals::installed().map_or(Ok(()), |signals| signals.check_stop(again))
+}
+
+/// Returns the result of a block; None if a stop signal interrupted it ([`check_stop`]), or without a block.
+fn unless_stopped<T>(found: Option<Result<T>>) -> Result<Option<T>> {
+    match found.transpose() {
+        Err(error) if error.exit == Exit::Again => Ok(None),
+        found => found,
+    }
 }
 
 /// The error of a rank that ends because this rank or another one received a stop signal.

@@ -1,6 +1,6 @@
 //! The prediction loop.
 
-use super::stopped;
+use super::{stopped, unless_stopped};
 use crate::train::{broadcast, gather};
 use dist::Collective;
 use serde::Serialize;
@@ -82,10 +82,10 @@ pub fn predict<P: Predictor>(
     progress.iter_mut().for_each(|progress| progress.resume_at(done));
     loop {
         // One block for each rank.
-        let mut blocks = Vec::new();
+        let (mut blocks, mut counts) = (Vec::new(), Vec::new());
         while leads && blocks.len() < ranks.size() {
             let Some((block, items)) = predictor.read()? else { break };
-            done += items;
+            counts.push(items);
             blocks.push(Some(block));
         }
         let mut blocks: Vec<Option<P::Input>> = broadcast(ranks, blocks)?;
@@ -93,12 +93,18 @@ pub fn predict<P: Predictor>(
             break;
         }
         let own = blocks.get_mut(ranks.rank()).and_then(Option::take);
-        let found = own.map(|block| predictor.predict(block)).transpose()?;
+        let found = unless_stopped(own.map(|block| predictor.predict(block)))?;
         let stops = signals.stop_requested().is_some();
-        let every: Vec<(Option<P::Output>, bool)> = gather(ranks, (found, stops))?;
-        let stops = every.iter().any(|(_, stops)| *stops);
+        // In JSON, an output without content is like none.
+        let is_complete = found.is_some();
+        let every: Vec<(Option<P::Output>, bool, bool)> =
+            gather(ranks, (found, is_complete, stops))?;
+        let stops = every.iter().any(|(.., stops)| *stops);
         if leads {
-            predictor.write(every.into_iter().filter_map(|(found, _)| found).collect(), done)?;
+            let complete = every.iter().take_while(|(_, is_complete, _)| *is_complete).count();
+            done += counts[..complete].iter().sum::<u64>();
+            let found = every.into_iter().take(complete).filter_map(|(found, ..)| found);
+            predictor.write(found.collect(), done)?;
             progress.iter_mut().for_each(|progress| progress.set(done));
         }
         if stops {

@@ -3,7 +3,7 @@
 use super::losses::Losses;
 use super::state::StateFiles;
 use super::worst::WorstItems;
-use super::{Block, Evaluator, Model, Results, again, described, stopped};
+use super::{Block, Evaluator, Model, Results, again, described, stopped, unless_stopped};
 use crate::train::{broadcast, gather};
 use data::inputs::Verifier;
 use dist::Collective;
@@ -102,13 +102,14 @@ pub fn score<E: Evaluator>(
             ends.push(evaluator.block_end(begin).clamp(begin + 1, all));
         }
         let own = ends.windows(2).nth(ranks.rank()).map(|ends| ends[0]..ends[1]);
-        let measured = own.map(|block| evaluator.measure(block)).transpose()?;
+        let measured = unless_stopped(own.map(|block| evaluator.measure(block)))?;
         let stops = signals.stop_requested().is_some();
         let every: Vec<(Option<Block<E::Part>>, bool)> = gather(ranks, (measured, stops))?;
         let stops = every.iter().any(|(_, stops)| *stops);
-        first = ends[ends.len() - 1];
+        let complete = every.iter().take_while(|(block, _)| block.is_some()).count();
+        first = ends[complete];
         if let Some(work) = work.as_deref_mut() {
-            for block in every.into_iter().filter_map(|(block, _)| block) {
+            for block in every.into_iter().map_while(|(block, _)| block) {
                 worst.add(losses.values.len() as u64, &block.losses, most);
                 losses.values.extend(block.losses.iter().map(|loss| loss.value.0));
                 evaluator.add(&mut sums, block.part);
