@@ -96,6 +96,20 @@ train-stage classify -c classify.yaml -s data.tokens=first --run run
 ckpt export run --format hf -o pretrained
 cd ..; mv texts/pretrained texts/split.json texts/store texts/classify.yaml .";
 
+/// Makes the folder `qwen`, a split manifest of conversations and sft.yaml.
+const DECODER: &str = "
+mkdir chat; cd chat
+ds-prep gen dialogues -o data --samples 80 --seed 3
+ds-prep import data/dialogues.jsonl --columns data/columns.yaml -o chats
+ds-prep split chats --train 60% --validation 20% --test 20% --seed 1 -o chats.json
+ds-prep vocabulary chats.json --size 320 -o tok
+ds-prep tokenize chats.json --tokenizer tok --max-length 96 -o tokens
+train-stage sft --example | sed 's/updates: 1000/updates: 2/; s/batch_size: 32/batch_size: 4/' > sft.yaml
+train-stage sft -c sft.yaml -s model.decoder.num_hidden_layers=1 --run run
+ckpt export run --format hf -o qwen
+cd ..; mv chat/qwen chat/chats chat/chats.json chat/sft.yaml .
+";
+
 /// The options of the model of tests/golden/mmdit.pt, on texts with vectors of three numbers.
 const LGDLM: &str = "data: {tokens: lgdlm-tokens}
 model: {hidden: 6, depth: 1, heads: 2, head_size: 4, condition: 4, qk_norm: false, pooled_latent: false, tied: false,
@@ -131,6 +145,7 @@ fn before(program: &str, folder: &Path) -> String {
             stdout("train-stage --generate examples")
                 + "mkdir runs; mv codec runs/codec\n"
                 + PRETRAINED
+                + DECODER
                 + prepare_lgdlm(folder)
         }
         _ => String::new(),

@@ -7,6 +7,7 @@ mod common;
 mod corrector;
 #[cfg(feature = "failpoints")]
 mod data_parallel;
+mod decoder_memory;
 mod device;
 mod ds_prep;
 mod equations;

@@ -7,8 +7,7 @@ use learn::checkpoint;
 use learn::foreign::NameMap;
 use learn::trained::Weights;
 use serde_json::json;
-use tasks::text::export as text;
-use tasks::text::pretrained::Pretrained;
+use tasks::exchange::{self, ExportRequest, Exported, Pretrained};
 use unix::cli::Output;
 use unix::config::to_yaml;
 use unix::out::Out;
@@ -33,7 +32,7 @@ pub struct Export {
     /// For hf and peft: the tokens, with tokenizer and labels, if they are not where they were in training
     #[arg(long, value_name = "FOLDER")]
     tokens: Option<PathBuf>,
-    /// For hf: leave out the head, e.g. if transformers has no such head
+    /// For hf, encoders: leave out the head, e.g. if transformers has no such head
     #[arg(long)]
     encoder_only: bool,
     #[command(flatten)]
@@ -55,7 +54,7 @@ pub enum Format {
 pub struct ConfigArgs {
     /// Folder with config.json, and model.safetensors or pytorch_model.bin, or an index of several such files
     folder: PathBuf,
-    /// Use the head in the folder, too; the tokens must have its labels, in the same order
+    /// Encoders: use the head in the folder, too; the tokens must have its labels, in the same order
     #[arg(long)]
     head: bool,
     /// Folder with a LoRA adapter of PEFT for this model
@@ -119,21 +118,32 @@ pub fn export(args: Export) -> Result<Exit> {
             }
         };
         let (checkpoint, tokens) = (from.clone(), args.tokens.clone());
-        text::export(&text::ExportRequest { checkpoint, weights, tokens, format }, &path)
+        exchange::export(&ExportRequest { checkpoint, weights, tokens, format }, &path)
     };
-    let bytes = match args.format {
-        Format::Safetensors => checkpoint::export(&from, &args.what, &path),
-        Format::Hf if args.encoder_only => folder(text::Format::Encoder),
-        Format::Hf => folder(text::Format::Model),
-        Format::Peft => folder(text::Format::Adapter),
-    }?;
-    let record = json!({"path": path, "checkpoint": from, "what": args.what, "bytes": bytes});
-    written(args.output, record, &path, &format!("{} of {}", args.what, from.display()))
+    let Exported { bytes, compared } = match args.format {
+        Format::Safetensors => {
+            let bytes = checkpoint::export(&from, &args.what, &path)?;
+            Exported { bytes, compared: None }
+        }
+        Format::Hf if args.encoder_only => folder(exchange::Format::Encoder)?,
+        Format::Hf => folder(exchange::Format::Model)?,
+        Format::Peft => folder(exchange::Format::Adapter)?,
+    };
+    let mut record = json!({"path": path, "checkpoint": from, "what": args.what, "bytes": bytes});
+    let mut text = format!("{} of {}", args.what, from.display());
+    if let Some(found) = compared {
+        record["compared"] = json!(found);
+        text += &format!(
+            "; the logits of {} tokens differ by at most {:.1e} from those of the trained model (largest logit {:.1})",
+            found.tokens, found.largest_difference, found.largest_logit
+        );
+    }
+    written(args.output, record, &path, &text)
 }
 
 pub fn config(args: ConfigArgs) -> Result<Exit> {
     let ConfigArgs { folder, head, adapter, output } = args;
-    let config = Pretrained { folder, head, adapter }.configuration()?;
+    let config = exchange::configuration(&Pretrained { folder, head, adapter })?;
     Out::stdout(output).item(&config, to_yaml(&config)?.trim_end()).map(|()| Exit::Done)
 }
 

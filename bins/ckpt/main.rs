@@ -84,9 +84,13 @@ enum Command {
     Reshard(change::Reshard),
     /// Write the weights of a checkpoint for other programs
     ///
-    /// Formats: safetensors, a file with the tensors of any model; hf, a folder with config.json, model.safetensors and
-    /// tokenizer for transformers (text tasks), with LoRA adapters merged into the weights; peft, a folder with the
-    /// LoRA adapter alone.
+    /// Formats: safetensors, a file with the tensors of any model; hf, a folder with config.json, model.safetensors (in
+    /// several files with an index above 5 GB) and tokenizer for transformers (tasks of texts and conversations), with
+    /// LoRA adapters merged into the weights; peft, a folder with the LoRA adapter alone.
+    ///
+    /// Decoders are read back before the folder gets its name: the logits of a sample must be those of the model as it
+    /// was trained, equal without a merged adapter, else within what rounding explains. The largest difference is
+    /// printed; if it is too large, nothing is written.
     Export(exchange::Export),
     /// Write a checkpoint with the weights of another program
     ///
@@ -97,16 +101,17 @@ enum Command {
     /// and need no --map; what its trainer saves besides the model is ignored. The model that --like names must have
     /// the same options, see EXAMPLES.
     Import(exchange::ImportArgs),
-    /// Print a configuration that starts training from a Hugging Face transformers encoder
+    /// Print a configuration that starts training from a Hugging Face transformers encoder or decoder
     ///
-    /// The sections model.encoder and init for train-stage, from config.json and the weights of BERT, RoBERTa, XLM-R or
-    /// DistilBERT in a folder. The head starts with random values, unless --head is given.
+    /// The sections model and init for train-stage, from config.json and the weights in a folder: model.encoder of BERT,
+    /// RoBERTa, XLM-R or DistilBERT, whose head starts with random values, unless --head is given; model.decoder of
+    /// Qwen3, Qwen2 or Llama. model_type in config.json says which. Weights and tokenizer must fit config.json.
     Config(exchange::ConfigArgs),
     /// Quantize the model in a folder of transformers to 4 bits
     ///
     /// Weights of the linear layers in numbered blocks become NF4 with double quantization, as bitsandbytes stores them;
-    /// embeddings, norms, pooler and heads stay as they are. transformers loads the folder, and ckpt config reads it for
-    /// fine-tuning with LoRA.
+    /// embeddings, norms, pooler and heads, such as lm_head, stay as they are. transformers loads the folder, and ckpt
+    /// config reads it for fine-tuning with LoRA.
     Quantize(exchange::QuantizeArgs),
 }
 

@@ -4,7 +4,7 @@ pub const MANUAL: &str = "\
 EXIT STATUS
   0   Done. For verify: all checkpoints are good. For diff: they differ only in when, where (host, attempt,
       number of ranks, version) and how fast they were made.
-  1   For diff: the checkpoints differ.
+  1   For diff: the checkpoints differ. For export: the files would not be the model that was trained.
   2   The command line is wrong.
   65  A checkpoint or file of weights is damaged, of a newer format, or of another model.
   66  There is no checkpoint, or it cannot be read.
@@ -50,6 +50,15 @@ EXAMPLES
     $ ckpt config pretrained-nf4 > nf4.yaml
     $ ADAMW='optimizer.method={kind: adamw8bit}'
     $ train-stage classify -c classify.yaml -c nf4.yaml -s \"$LORA\" -s \"$ADAMW\" --run runs/qlora
+  Fine-tune a decoder for conversations, here in the folder qwen, with LoRA on layers in 4 bits; export it as a folder that
+  transformers loads, and as an adapter for PEFT:
+    $ ckpt quantize qwen -o qwen-nf4
+    $ ckpt config qwen-nf4 > qwen.yaml
+    $ ds-prep tokenize chats.json --tokenizer qwen --max-length 96 -o chat-tokens
+    $ QLORA='model.lora={r: 16, targets: all-linear}'
+    $ train-stage sft -c sft.yaml -c qwen.yaml -s data.tokens=chat-tokens -s \"$QLORA\" --run runs/chat
+    $ ckpt export runs/chat --format hf -o assistant
+    $ ckpt export runs/chat --format peft -o assistant-adapter
   Recover complete checkpoints after a machine died:
     $ ckpt adopt runs/codec
   Show what prune would remove, then remove it:

@@ -81,6 +81,18 @@ EXAMPLES
     $ train-stage regression -c darcy.yaml -s data.split=rock/split.json \\
     >   -s data.stats=rock/stats.json -s training.updates=100 --run darcy
     $ evaluate score darcy --data rock/split.json -o rock-result
+  Conversations: a small decoder, its loss and its answers beside baselines, and answers to new prompts:
+    $ ds-prep gen dialogues --samples 300 --difficulty easy -o asked
+    $ ds-prep import asked/dialogues.jsonl --columns asked/columns.yaml -o dialogues
+    $ ds-prep split dialogues -o dialogues.json
+    $ ds-prep vocabulary dialogues.json --size 400 -o bytes
+    $ ds-prep tokenize dialogues.json --tokenizer bytes --max-length 128 -o chat-tokens
+    $ train-stage sft --example > sft.yaml
+    $ train-stage sft -c sft.yaml -s data.tokens=chat-tokens -s training.updates=40 --run chat
+    $ evaluate score chat --data chat-tokens --max-new-tokens 16 -o chat-result
+    $ echo '{\"prompt\": \"What is 12 + 11?\"}' | evaluate predict chat --inputs - -o - --max-new-tokens 16
+    $ evaluate predict chat --inputs asked/dialogues.jsonl --temperature 0.7 --top-p 0.8 --top-k 20 \\
+    >   --max-new-tokens 8 -o answers.jsonl
   Texts: a classifier, its scores beside baselines, and the labels of new sentences:
     $ ds-prep gen criteria --samples 300 --seed 1 -o texts
     $ ds-prep import texts/annotations.csv --columns texts/columns.yaml -o sentences

@@ -44,7 +44,7 @@ EXAMPLES
     $ train-stage codec -c codec.yaml $fresh -s init.from=codec --run tuned
     $ train-stage codec -c codec.yaml $fresh -s init.from=codec/ckpt/latest --run tuned-too
   A model of your own arrays: see REGRESSION ON YOUR OWN ARRAYS in longhaul(7).
-  A pretrained encoder, whole or with LoRA on weights in 4 bits: see EXAMPLES in ckpt(1).
+  A pretrained encoder or decoder, whole or with LoRA on weights in 4 bits: see EXAMPLES in ckpt(1).
 
 SEE ALSO
   longhaul-config(5), longhaul-files(5), latent-cache(1), evaluate(1), ckpt(1), timekeep(1), longhaul(7),

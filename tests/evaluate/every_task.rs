@@ -44,12 +44,19 @@ ds-prep split cycle-pairs --test-from cycle-test --validation 10% -o cycle.json
 ds-prep vocabulary cycle.json -o cycle-tokenizer
 ds-prep tokenize cycle.json --tokenizer cycle-tokenizer --max-length 22 -o cycle-tokens
 train-stage cycle-vae --example > cycle-vae.yaml
-train-stage cycle-vae -c cycle-vae.yaml $short -s data.tokens=cycle-tokens --run cycle-vae";
+train-stage cycle-vae -c cycle-vae.yaml $short -s data.tokens=cycle-tokens --run cycle-vae
+ds-prep gen dialogues --samples 150 --seed 1 -o chats
+ds-prep import chats/dialogues.jsonl --columns chats/columns.yaml -o chat-store
+ds-prep split chat-store --seed 1 --train 30% --validation 10% --test 60% -o chat.json
+ds-prep vocabulary chat.json --size 300 -o chat-tokenizer
+ds-prep tokenize chat.json --tokenizer chat-tokenizer --max-length 128 -o chat-tokens
+train-stage sft --example > sft.yaml
+train-stage sft -c sft.yaml $short -s data.tokens=chat-tokens -s model.decoder.num_hidden_layers=1 --run sft";
 
 /// Name of a run, its data, how it is scored, and the inputs and the output of predictions.
 type Case = (&'static str, &'static str, [&'static str; 2]);
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 11] = [
     ("codec", "--data data/split.json --steps 4 --worst 2", ["data/*u0.1.hdf5", "npy"]),
     ("operator", "--data data/split.json --steps 4", ["data/*u0.1.hdf5 --steps 3", "npy"]),
     ("corrector", "--data data/split.json --steps 2", ["data/*u0.1.hdf5 --steps 2", "npy"]),
@@ -67,6 +74,11 @@ const CASES: [Case; 10] = [
         "cycle-vae",
         "--data cycle-tokens --texts 10 --text-steps 1,4 --drafts 2",
         ["sentences/test.jsonl --direction t2l", "jsonl"],
+    ),
+    (
+        "sft",
+        "--data chat-tokens --max-new-tokens 4",
+        ["chats/dialogues.jsonl --max-new-tokens 4", "jsonl"],
     ),
 ];
 
@@ -209,6 +221,11 @@ fn killed_evaluations_and_predictions_end_with_the_bits_of_undisturbed_ones() {
             "cycle-vae",
             "--data cycle-tokens --texts 5 --text-steps 2 --drafts 2 --draft-steps 2",
             ["sentences/test.jsonl --direction t2l2t --steps 2", "jsonl"],
+        ),
+        (
+            "sft",
+            "--data chat-tokens --max-new-tokens 4",
+            ["chats/dialogues.jsonl --max-new-tokens 4", "jsonl"],
         ),
     ] {
         let commands = [

@@ -5,6 +5,7 @@ use learn::task::load_config;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use tasks::language::SftConfig;
 use tasks::multimodal::CycleVaeConfig;
 use tasks::pde::codec::{CodecConfig, CodecTask};
 use tasks::pde::corrector::CorrectorConfig;
@@ -88,6 +89,7 @@ fn longhaul_config_5_has_every_key_with_type_and_default() {
         ("SPAN", keys::<SpanConfig>()),
         ("JOINT", keys::<JointConfig>()),
         ("CYCLE-VAE", keys::<CycleVaeConfig>()),
+        ("SFT", keys::<SftConfig>()),
     ];
     let mut faults = Vec::new();
     for (name, keys) in &tasks {
@@ -144,10 +146,15 @@ fn longhaul_config_5_translates_the_keys_of_scripts() {
         loss.cycle_stop_grad_latent logging.run_name log_dir logging.log_every logging.save_every optimizer.name \
         optimizer.lr optimizer.weight_decay optimizer.beta1 beta2 eps optimizer.grad_clip_norm tokenizer.path \
         local_files_only tokenizer.vocab_size mask_token_id pad_token_id";
+    const TRL: &str = "model_name load_in_4bit lora_alpha target_modules gradient_checkpointing max_seq_length packing \
+        assistant_only_loss train_on_responses_only per_device_train_batch_size gradient_accumulation_steps max_steps \
+        num_train_epochs learning_rate weight_decay lr_scheduler_type warmup_ratio optim max_grad_norm bf16 fp16 seed \
+        save_steps save_total_limit resume_from_checkpoint report_to save_pretrained generate";
     let page = page("longhaul-config.5");
     for (section, all, known) in [
         ("MIGRATING FROM PYTORCH SCRIPTS", SCRIPTS, keys::<RegressionConfig>()),
         ("MIGRATING FROM LGDLM", LGDLM, keys::<CycleVaeConfig>()),
+        ("MIGRATING FROM TRL AND UNSLOTH", TRL, keys::<SftConfig>()),
     ] {
         let rows = rows(&page, section);
         let is_missing = |key: &&str| !rows.iter().any(|(theirs, _)| theirs.contains(*key));

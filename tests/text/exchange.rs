@@ -31,7 +31,7 @@ pub(super) fn exported(folder: &Path) {
     );
 }
 
-fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
+pub(super) fn tensors(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f64>)> {
     let file = foreign::open(path).unwrap();
     let read = |entry: &foreign::TensorEntry| {
         let value = file.read(entry, Dtype::F64).unwrap();
@@ -45,7 +45,7 @@ pub(super) fn weights(folder: &Path, run: &str) -> BTreeMap<String, (Vec<usize>,
     tensors(&folder.join(run).join("ckpt/latest/model.safetensors"))
 }
 
-fn json(path: &Path) -> Value {
+pub(super) fn json(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
 }
 
@@ -298,7 +298,11 @@ fn folders_that_do_not_fit_are_refused() {
     refused("ckpt config bad", 66, "model.safetensors");
     let config = fs::read_to_string(folder.join("hf/config.json")).unwrap();
     for (from, to, text) in [
-        ("\"bert\"", "\"gpt2\"", "supported are bert, roberta, xlm-roberta and distilbert"),
+        (
+            "\"bert\"",
+            "\"gpt2\"",
+            "supported are bert, roberta, xlm-roberta, distilbert, qwen3, qwen2 and llama",
+        ),
         ("\"gelu\"", "\"gelu_new\"", "gelu_new"),
         ("\"hidden_size\"", "\"hidden\"", "hidden 64: the key is not known"),
     ] {

@@ -2,11 +2,13 @@
 
 mod answers;
 mod chat;
+mod decoders;
 mod embeddings;
 mod exchange;
 mod labels;
 mod pairs;
 mod quantised;
+mod sft;
 
 use crate::common::shell;
 use crate::records::{done, refused};

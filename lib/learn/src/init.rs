@@ -46,7 +46,7 @@ impl InitFrom {
     /// frozen parameters are assigned, because the trained ones come from the checkpoint being resumed. LoRA parameters
     /// keep their values if the source has none.
     ///
-    /// Errors: 66 when the file is missing; 65 when it is damaged or its tensors do not match the model; 78 when `storage` is
+    /// Errors: 66 when the file is missing; 65 when it is damaged, its tensors do not match the model, or a value is not finite; 78 when `storage` is
     /// set and no parameter is frozen.
     pub fn apply(&self, params: &mut ParamSet, only_frozen: bool) -> Result<()> {
         if params.frozen.entries().is_empty() {
@@ -60,9 +60,24 @@ impl InitFrom {
             }
         }
         let (found, adapter) = self.matched(params, only_frozen)?;
-        let value = |number: usize, form| match &adapter {
-            Some(adapter) if adapter.pairs[number].is_some() => adapter.value(number, form),
-            _ => found.value(number, form),
+        let all = params.trained.shapes().chain(params.frozen.shapes());
+        let names: Vec<String> = all.map(|(name, _)| name.to_string()).collect();
+        let value = |number: usize, form| {
+            let (source, path) = match &adapter {
+                Some(own) if own.pairs[number].is_some() => (own, self.adapter.as_deref()),
+                _ => (&found, None),
+            };
+            let value = source.value(number, form)?;
+            match value.as_ref().is_none_or(Value::is_finite) {
+                true => Ok(value),
+                false => {
+                    let path = path.unwrap_or(&self.from).display();
+                    Err(Error::data(format!(
+                        "{path}: {}: some values are not finite (NaN or infinity); the model is damaged, take another file",
+                        names[number]
+                    )))
+                }
+            }
         };
         let trained = params.trained.entries().len();
         for (number, tensor) in params.trained.tensors_mut().enumerate().filter(|_| !only_frozen) {

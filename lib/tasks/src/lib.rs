@@ -7,6 +7,7 @@ pub mod check;
 pub mod common;
 pub mod diffusion;
 pub mod evaluation;
+pub mod exchange;
 pub mod language;
 mod model_args;
 pub mod multimodal;
@@ -23,6 +24,7 @@ pub use quantise::{QuantisedModel, quantise};
 pub use trained::Opener;
 
 use evaluation::{Predict, Score};
+use language::SftTask;
 use learn::foreign::ForeignModel;
 use learn::task::{ConfigOf, ConfiguredTask, Define, Spec};
 use multimodal::CycleVaeTask;
@@ -65,7 +67,7 @@ pub type Load =
     fn(&[PathBuf], &[String], &dyn Fn(&str) -> Option<String>) -> Result<ConfiguredTask>;
 
 /// All tasks, in the order in which programs list them.
-pub static TASKS: [Entry; 10] = [
+pub static TASKS: [Entry; 11] = [
     entry::<CodecTask>(
         "Autoencoder from fields to latent tokens",
         (pde::score::<TrainedCodec>(), pde::predict::<TrainedCodec>()),
@@ -109,6 +111,10 @@ pub static TASKS: [Entry; 10] = [
             (multimodal::SCORE, multimodal::PREDICT),
         )
     },
+    entry::<SftTask>(
+        "Answers in conversations, with the decoders of Qwen and Llama",
+        (language::SCORE, language::PREDICT),
+    ),
 ];
 
 const fn entry<T: Define>(about: &'static str, (score, predict): (Score, Predict)) -> Entry {

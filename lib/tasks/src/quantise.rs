@@ -1,5 +1,6 @@
 //! Quantises the model in a folder of transformers to 4 bits.
 
+use crate::common::transformers::{MODEL_TYPES, config_of, model_type};
 use learn::foreign::{TensorEntry, folder_weights, open, write};
 use learn::params::{Storage, Value};
 use serde_json::{Map, Value as Json, json};
@@ -9,7 +10,7 @@ use tensor::Tensor;
 use unix::publish::REAL;
 use unix::{Error, Result, small, space};
 
-/// Maximum size of a file that is copied, and of config.json.
+/// Maximum size of a file that is copied.
 const MAX_BYTES: u64 = 256 << 20;
 /// Endings of files of weights, which are not copied.
 const WEIGHTS: [&str; 9] = [
@@ -34,9 +35,6 @@ const HEADS: [&str; 8] = [
     "vocab_projector",
     "vocab_transform",
 ];
-/// Models whose layers store W [outputs, inputs], as opposed to those with its transpose.
-const MODELS: [&str; 4] = ["bert", "roberta", "xlm-roberta", "distilbert"];
-
 /// What was quantised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct QuantisedModel {
@@ -57,17 +55,12 @@ pub struct QuantisedModel {
 /// Errors: 66 when config.json or the weights are missing; 65 when they are damaged or not finite, already quantised, or have
 /// no such layers; 73 when `to` exists.
 pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
-    let path = folder.join("config.json");
-    let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-    let mut config: Map<String, Json> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
-        .map_err(|cause| bad(cause.to_string()))?;
+    let (path, mut config) = config_of(folder)?;
+    // All of these store W [outputs, inputs], as opposed to those with its transpose.
+    model_type(&path, &config, &MODEL_TYPES)?;
     if config.get("quantization_config").is_some_and(|own| !own.is_null()) {
-        return Err(bad("the model is already quantised (quantization_config)".into()));
-    }
-    let kind = config.get("model_type").and_then(Json::as_str).unwrap_or_default();
-    if !MODELS.contains(&kind) {
-        let known = MODELS.join(", ");
-        return Err(bad(format!("model_type {kind:?} is not supported; supported are {known}")));
+        let what = "the model is already quantised (quantization_config)";
+        return Err(Error::data(format!("{}: {what}", path.display())));
     }
     let weights = folder_weights(folder)?;
     let file = open(&weights)?;

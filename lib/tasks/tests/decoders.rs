@@ -278,7 +278,7 @@ fn configurations_that_are_not_supported_are_refused_by_key() {
             "qwen3",
             "model_type",
             json!("gpt2"),
-            "\"gpt2\" is not a decoder that is supported; supported are qwen3, qwen2, llama",
+            "\"gpt2\" is not supported; supported are qwen3, qwen2 and llama",
         ),
         ("qwen3", "model_type", Json::Null, "model_type null"),
         ("qwen3", "head_dim", Json::Null, "head_dim is missing"),

@@ -38,8 +38,8 @@ pub const HOLD: &str = "hold";
 /// Failpoints before a read whose failure does not end the run, such as hashing an input file.
 pub const READS: [&str; 1] = ["inputs.hash"];
 
-/// Failpoints at which memory can be corrupted: the parameters after an update.
-pub const FLIPS: [&str; 1] = ["update.parameters"];
+/// Failpoints at which memory can be corrupted: the parameters after an update, and those read back from an exported model.
+pub const FLIPS: [&str; 2] = ["update.parameters", "export.written"];
 
 /// A failpoint; without the feature it does nothing.
 #[cfg(not(feature = "failpoints"))]

@@ -30,7 +30,7 @@ pub fn config(lora: &Lora, targets: &Targets, task: &str, base: &str, saved: &[&
         "use_rslora": lora.rslora,
         "lora_dropout": lora.dropout,
         "target_modules": targets,
-        "modules_to_save": saved,
+        "modules_to_save": if saved.is_empty() { Value::Null } else { json!(saved) },
         "bias": "none",
         "fan_in_fan_out": false,
         "init_lora_weights": true,

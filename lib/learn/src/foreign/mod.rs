@@ -17,7 +17,7 @@ mod write;
 pub(crate) use layout::assemble;
 pub use layout::{ForeignModel, Layout, Piece};
 pub use names::{NameMap, Named};
-pub use write::write;
+pub use write::{write, write_shards};
 
 use quantised::Pieces;
 use std::fs::File;

@@ -1,7 +1,9 @@
 //! The configuration of a decoder, with the keys of transformers' config.json.
 
 use super::rope::{ROPE_TYPES, RopeParameters};
-use crate::common::transformers::{self, MAX_BYTES, MAX_ROWS};
+use crate::common::transformers::{
+    DECODERS, MAX_ROWS, UNSUPPORTED, WITHOUT_EFFECT, config_of, model_type, require_nf4,
+};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -9,7 +11,7 @@ use serde_json::{Map, Value};
 use std::path::Path;
 use unix::config::{Violations, within};
 use unix::foreign_keys::{Key, Keys, check};
-use unix::{Error, Result, small};
+use unix::{Error, Result};
 
 /// The architecture. All have grouped-query attention with rotary positions, RMS normalization before attention and
 /// feed-forward network, and SwiGLU.
@@ -24,9 +26,6 @@ pub enum Architecture {
     /// Neither (Touvron et al. 2023).
     Llama,
 }
-
-/// The architectures that are supported, as config.json names them.
-pub const ARCHITECTURES: [&str; 3] = ["qwen3", "qwen2", "llama"];
 
 /// The shape of a decoder, with the names of transformers' config.json.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -160,19 +159,12 @@ impl DecoderConfig {
     ///
     /// Errors: 66 when it is missing; 65 when it is damaged, lacks a key, or has settings that are not supported.
     pub fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join("config.json");
+        let (path, keys) = config_of(folder)?;
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let keys: Map<String, Value> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
-            .map_err(|cause| bad(cause.to_string()))?;
-        let kind = keys.get("model_type").cloned().unwrap_or_default();
-        let kind: Architecture = serde_json::from_value(kind.clone()).map_err(|_| {
-            let known = ARCHITECTURES.join(", ");
-            bad(format!(
-                "model_type {kind} is not a decoder that is supported; supported are {known}"
-            ))
-        })?;
-        check(&path, &keys, &[OF_DECODERS, own_keys(kind), transformers::WITHOUT_EFFECT].concat())?;
-        transformers::require_nf4(&keys).map_err(&bad)?;
+        let kind = model_type(&path, &keys, &DECODERS)?;
+        let kind: Architecture = serde_json::from_value(kind.into()).map_err(Error::bug)?;
+        check(&path, &keys, &[OF_DECODERS, own_keys(kind), UNSUPPORTED, WITHOUT_EFFECT].concat())?;
+        require_nf4(&keys).map_err(&bad)?;
         let config = Self::of(&keys, kind).map_err(&bad)?;
         match config.violations().into_iter().next() {
             Some((key, text)) => Err(bad(format!("{key}: {text}"))),
@@ -293,13 +285,6 @@ const OF_DECODERS: &Keys = &[
     ("tokenizer_class", Key::NoEffect),
     ("pretraining_tp", Key::NoEffect),
     ("is_decoder", Key::NoEffect),
-    ("is_encoder_decoder", Key::Off),
-    ("add_cross_attention", Key::Off),
-    ("cross_attention_hidden_size", Key::Off),
-    ("tie_encoder_decoder", Key::Off),
-    ("pruned_heads", Key::Off),
-    ("per_layer_config", Key::Off),
-    ("auto_map", Key::Off),
 ];
 
 /// Those that only some kinds have.
@@ -322,5 +307,19 @@ fn own_keys(kind: Architecture) -> &'static Keys {
         Architecture::Qwen3 => OF_QWEN3,
         Architecture::Qwen2 => OF_QWEN2,
         Architecture::Llama => OF_LLAMA,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manual_lists_every_key() {
+        let manual = include_str!("../../../../man/longhaul-files.5");
+        let own = [Architecture::Qwen3, Architecture::Qwen2, Architecture::Llama].map(own_keys);
+        for (key, _) in [OF_DECODERS, UNSUPPORTED, WITHOUT_EFFECT, &own.concat()].concat() {
+            assert!(manual.contains(&format!(".Li {key}")), "{key}");
+        }
     }
 }

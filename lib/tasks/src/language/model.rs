@@ -4,6 +4,7 @@
 //!
 //! Parameters have the names that transformers gives them: `model.layers.0.self_attn.q_proj.weight` and so on.
 
+use super::batch::IGNORE;
 use super::config::{Architecture, DecoderConfig};
 use learn::forward::Forward;
 use learn::nn::{Linear, RmsNorm};
@@ -15,9 +16,6 @@ use tensor::ops::binary::Binary;
 use tensor::ops::linear_cross_entropy::LinearCrossEntropy;
 use tensor::ops::rotary::Rotary;
 use unix::Result;
-
-/// Targets with this value are ignored by the loss.
-const IGNORE: i32 = -100;
 
 /// Sequences of tokens, padded at the end to the longest.
 #[derive(Clone, Debug)]

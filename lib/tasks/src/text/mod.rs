@@ -26,6 +26,7 @@ pub use batch::{EncodedText, States, TextEncoder, padded, with_texts};
 pub use classify::{Classifier, ClassifyConfig, ClassifyTask, classes};
 pub use joint::{Joint, JointConfig, JointModel, JointTask};
 pub use predict::TextOptions;
+pub(crate) use sets::{Sets, trained_tokens};
 pub use sets::{TextData, open_sets};
 pub use span::{SpanConfig, SpanFinder, SpanTask};
 pub use task::{Outputs, TextModel, TextTask};

@@ -124,7 +124,7 @@ const TOKENS: &str = "tokens";
 
 /// The training tokens of a model, in the folder of its configuration, or of `--with tokens=FOLDER`. Errors: 2 for
 /// other models; 65, 66.
-pub(super) fn trained_tokens(parts: &Parts, opener: &Opener) -> Result<(TextData, TokenSet)> {
+pub(crate) fn trained_tokens(parts: &Parts, opener: &Opener) -> Result<(TextData, TokenSet)> {
     opener.require_known(parts, &[TOKENS])?;
     let checkpoint = || parts.origin.checkpoint.display().to_string();
     let mut data: TextData = parts.section("data").context(checkpoint)?;

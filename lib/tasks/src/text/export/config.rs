@@ -1,9 +1,10 @@
 //! config.json and tokenizer_config.json of transformers.
 
 use super::head::TransformersHead;
+use crate::common::transformers::export::tokenizer_config;
 use crate::text::encoder::{Architecture, EncoderConfig};
 use data::text::{TokenInfo, Tokenizer};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 /// The content of config.json; if `head` is None, that of the encoder alone.
 pub(super) fn model(
@@ -71,24 +72,12 @@ pub(super) fn tokenizer(config: &EncoderConfig, tokenizer: &Tokenizer) -> [Value
         ("mask_token", special.mask),
         ("unk_token", special.unk),
     ];
-    let named =
-        |(key, id): (&str, Option<i32>)| Some((key.to_string(), tokenizer.token(id?)?.into()));
-    let names: Map<String, Value> = names.into_iter().filter_map(named).collect();
     let cut = tokenizer.cut();
     let has_segments = config.has_segments() && config.type_vocab_size > 1 && !cut.no_segments;
     let inputs = match has_segments {
         true => vec!["input_ids", "token_type_ids", "attention_mask"],
         false => vec!["input_ids", "attention_mask"],
     };
-    let mut all = json!({
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.longest(special.padding as usize),
-        "model_input_names": inputs,
-        "truncation_side": if cut.left { "left" } else { "right" },
-        "clean_up_tokenization_spaces": false,
-    });
-    if let Value::Object(all) = &mut all {
-        all.extend(names.clone());
-    }
-    [all, names.into()]
+    let longest = config.longest(special.padding as usize);
+    tokenizer_config(tokenizer, &names, &inputs, longest)
 }

@@ -1,11 +1,13 @@
 //! config.json of transformers, key by key.
 
-use crate::common::transformers::{MAX_BYTES, WITHOUT_EFFECT, require_nf4};
+use crate::common::transformers::{
+    ENCODERS, UNSUPPORTED, WITHOUT_EFFECT, config_of, model_type, require_nf4,
+};
 use crate::text::encoder::{Architecture, EncoderConfig};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 use unix::foreign_keys::{Key, Keys, check};
-use unix::{Error, Result, small};
+use unix::{Error, Result};
 
 /// The keys of every kind of encoder.
 const COMMON: &Keys = &[
@@ -21,14 +23,7 @@ const COMMON: &Keys = &[
     ("tokenizer_class", Key::Read),
     ("position_embedding_type", Key::Only("\"absolute\"")),
     ("is_decoder", Key::Off),
-    ("is_encoder_decoder", Key::Off),
-    ("add_cross_attention", Key::Off),
-    ("cross_attention_hidden_size", Key::Off),
-    ("tie_encoder_decoder", Key::Off),
-    ("pruned_heads", Key::Off),
-    ("per_layer_config", Key::Off),
     ("quantization_config", Key::Read),
-    ("auto_map", Key::Off),
     ("initializer_range", Key::NoEffect),
     ("tie_word_embeddings", Key::NoEffect),
 ];
@@ -83,16 +78,11 @@ impl Config {
     /// Reads config.json in `folder`. Errors: 66 when it is missing; 65 when it is damaged, or has settings that are
     /// not supported.
     pub fn read(folder: &Path) -> Result<Self> {
-        let path = folder.join("config.json");
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let keys: Map<String, Value> = serde_json::from_slice(&small::read(&path, MAX_BYTES)?)
-            .map_err(|cause| bad(cause.to_string()))?;
-        let kind = keys.get("model_type").cloned().unwrap_or_default();
-        let kind: Architecture = serde_json::from_value(kind.clone()).map_err(|_| {
-            bad(format!("model_type {kind} is not supported; supported are bert, roberta, xlm-roberta and distilbert"))
-        })?;
+        let (path, keys) = config_of(folder)?;
+        let kind = model_type(&path, &keys, &ENCODERS)?;
+        let kind: Architecture = serde_json::from_value(kind.into()).map_err(Error::bug)?;
         let own = if kind == Architecture::Distilbert { OF_DISTILBERT } else { OF_BERT };
-        check(&path, &keys, &[own, COMMON, WITHOUT_EFFECT].concat())?;
+        check(&path, &keys, &[own, COMMON, UNSUPPORTED, WITHOUT_EFFECT].concat())?;
         let config = Self { path, keys, kind };
         require_nf4(&config.keys).map_err(|what| config.error(&what))?;
         Ok(config)
@@ -251,8 +241,8 @@ mod tests {
     #[test]
     fn the_manual_lists_every_key() {
         let manual = include_str!("../../../../../man/longhaul-files.5");
-        for (key, _) in
-            [super::COMMON, super::WITHOUT_EFFECT, super::OF_BERT, super::OF_DISTILBERT].concat()
+        let common = [super::COMMON, super::UNSUPPORTED, super::WITHOUT_EFFECT];
+        for (key, _) in [common.concat(), [super::OF_BERT, super::OF_DISTILBERT].concat()].concat()
         {
             assert!(manual.contains(&format!(".Li {key}")), "{key}");
         }

@@ -1,0 +1,289 @@
+//! The task `sft`: supervised fine-tuning of a decoder on conversations. A sample is a conversation; the loss is the mean
+//! cross entropy of the tokens that count, over the whole update.
+
+use super::batch::{Labelled, batch_of, by_length};
+use super::config::DecoderConfig;
+use super::model::{Decoder, Sequences};
+use super::rope::Rope;
+use crate::text::{Sets, TextData};
+use data::inputs::InputFile;
+use data::loader::Buckets;
+use data::text::{TokenInfo, TokenSet};
+use learn::adapt::Lora;
+use learn::config::Config;
+use learn::dependency::{Dependencies, Dependency};
+use learn::forward::Forward;
+use learn::init::InitFrom;
+use learn::params::{Builder, ParamSet};
+use learn::score::{Direction, Scores};
+use learn::task::{Batch, ConfigOf, Define, Empty, Loss, Predictions, Spec, Task};
+use learn::trained::Parts;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use tensor::ops::concat::Concat;
+use tensor::ops::embedding::Embedding;
+use tensor::{Tensor, Var};
+use unix::config::{Violations, within};
+use unix::{Error, Result};
+
+/// Tokens per batch in validation and evaluation, padding included.
+const EVAL_TOKENS: usize = 8192;
+/// What the manifest of a checkpoint calls the hash of the tokenizer.
+pub(super) const TOKENIZER: &str = "tokenizer";
+/// What it calls the hash of the chat template.
+pub(super) const TEMPLATE: &str = "chat template";
+
+/// The model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SftModel {
+    /// Decoder.
+    pub decoder: DecoderConfig,
+    /// Low-rank adaptation of the decoder, whose own weights are frozen. Null: all weights are trained.
+    pub lora: Option<Lora>,
+    /// Hash of the tokenizer of a pretrained decoder; tokens made with another one are refused. Null: not checked.
+    pub tokenizer_hash: Option<String>,
+}
+
+/// The configuration of the task.
+pub type SftConfig = Config<TextData, SftModel, Empty>;
+
+/// A decoder with what it needs to read conversations.
+#[derive(Clone, Debug)]
+pub struct Language {
+    pub(super) decoder: Decoder,
+    pub(super) rope: Rope,
+    /// Id of the padding token.
+    padding: i32,
+}
+
+impl Language {
+    /// Builds the decoder; sequences are padded with the token `padding`.
+    pub fn new(b: &mut Builder, config: &SftModel, padding: i32) -> Self {
+        Self {
+            decoder: b.adapted(config.lora.as_ref(), |b| Decoder::new(b, &config.decoder)),
+            rope: Rope::new(&config.decoder.rope_parameters, config.decoder.head_size()),
+            padding,
+        }
+    }
+
+    /// The batch of these sequences, see [`batch_of`].
+    pub fn batch(&self, sequences: &[Labelled]) -> Batch {
+        batch_of(sequences, self.padding, &self.rope)
+    }
+
+    /// The logits of the token that follows each token of a batch, [B, T, V].
+    pub fn logits(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
+        let states = self.decoder.forward(forward, &Sequences::of(batch, forward)?)?;
+        self.decoder.logits(forward, &states)
+    }
+
+    /// The sum of the cross entropies of the labels of a batch, [1].
+    pub fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
+        let [rows, targets] = ["rows", "targets"].map(|name| batch.input(forward, name));
+        let states = self.decoder.forward(forward, &Sequences::of(batch, forward)?)?;
+        self.loss_of(forward, &states, &rows?, &targets?)
+    }
+
+    /// The sum over `rows` of the states [B, T, H] of the cross entropy of `targets`, [1]. The head is applied to no other
+    /// rows.
+    fn loss_of(&self, forward: &Forward, states: &Var, rows: &Var, targets: &Var) -> Result<Var> {
+        let (width, count) = (states.value().width(), states.value().rows());
+        let states = states.reshape(&[count, width]);
+        self.decoder.loss(forward, &forward.apply(Embedding, &[&states, rows])?, targets)
+    }
+
+    /// The sum of the cross entropies of the labels of each sequence.
+    pub fn losses(&self, forward: &Forward, sequences: &[Labelled]) -> Result<Vec<f64>> {
+        let lengths: Vec<usize> = sequences.iter().map(|own| own.ids.len()).collect();
+        let mut found = vec![0.0; sequences.len()];
+        for which in by_length(&lengths, EVAL_TOKENS) {
+            let own: Vec<Labelled> = which.iter().map(|i| sequences[*i]).collect();
+            let batch = self.batch(&own).to_device(forward.device())?;
+            let states = self.decoder.forward(forward, &Sequences::of(&batch, forward)?)?;
+            let width = states.shape()[1];
+            let mut sums = Vec::new();
+            for (b, own) in own.iter().enumerate() {
+                let (rows, targets) = own.labelled_rows(b * width);
+                let [rows, targets] = [rows, targets]
+                    .map(|all| forward.data(&Tensor::from_slice(&all, &[all.len()])));
+                let sum = self.loss_of(forward, &states, &rows?, &targets?)?;
+                sums.push(forward.to_param_dtype(&sum)?);
+            }
+            let all = forward.apply(Concat { axis: 0 }, &sums.iter().collect::<Vec<_>>())?;
+            for (i, sum) in which.iter().zip(all.value().to_host()?.to_f64()) {
+                found[*i] = sum;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Checks that a model can read the tokens in `folder`. Errors: 78.
+pub(super) fn require_fit(config: &SftModel, info: &TokenInfo, folder: &Path) -> Result<()> {
+    let bad = |what: String| Err(Error::config(format!("{}: {what}", folder.display())));
+    if info.chat.is_none() {
+        return bad(
+            "these are not tokens of conversations; import records with messages, or with prompt and completion, and tokenize \
+             them with the tokenizer of a decoder"
+                .into(),
+        );
+    }
+    if config.decoder.vocab_size < info.vocabulary {
+        return bad(format!(
+            "the tokenizer has {} ids, but model.decoder.vocab_size is {}",
+            info.vocabulary, config.decoder.vocab_size
+        ));
+    }
+    match &config.tokenizer_hash {
+        Some(hash) if *hash != info.tokenizer_hash => bad(format!(
+            "the tokens were made with tokenizer {}, but model.tokenizer_hash is {hash}; run ds-prep tokenize with the \
+             tokenizer of the decoder, or set the key to null",
+            info.tokenizer_hash
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that no sequence of a set is longer than the model permits. Errors: 78.
+pub(super) fn require_lengths(config: &SftModel, set: &TokenSet, folder: &Path) -> Result<()> {
+    let (longest, limit) = (longest(set), config.decoder.max_position_embeddings);
+    match longest <= limit {
+        true => Ok(()),
+        false => Err(Error::config(format!(
+            "{}: a conversation of the {} split has {longest} tokens, but model.decoder.max_position_embeddings is {limit}; \
+             run ds-prep tokenize with --max-length {limit}",
+            folder.display(),
+            set.name()
+        ))),
+    }
+}
+
+fn longest(set: &TokenSet) -> usize {
+    (0..set.len()).map(|i| set.ids(i).len()).max().unwrap_or(0)
+}
+
+/// If training starts from a checkpoint, checks that it was trained with the tokenizer of the tokens in `folder`. Errors: 78.
+fn require_origin(init: &InitFrom, info: &TokenInfo, folder: &Path) -> Result<()> {
+    // An unreadable checkpoint is no error here: a resumed run may not need it any more, and a new run reports the
+    // problem when it loads the weights.
+    let Ok(parts) = Parts::read(&init.from, init.weights) else { return Ok(()) };
+    match parts.dependencies.get(TOKENIZER) {
+        Some(own) if own.hash != info.tokenizer_hash => Err(Error::config(format!(
+            "{}: its tokenizer differs from that which {} was trained with; run ds-prep tokenize with the same one",
+            folder.display(),
+            init.from.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// The task that fine-tunes a decoder.
+pub struct SftTask {
+    model: Language,
+    sets: Sets,
+    /// The set and the record of each sample.
+    samples: Vec<(usize, usize)>,
+}
+
+impl Define for SftTask {
+    const SPEC: Spec = Spec::new("sft", "loss", Direction::Minimize, include_str!("sft.yaml"));
+    type Data = TextData;
+    type Model = SftModel;
+    type Loss = Empty;
+
+    fn violations(config: &SftConfig) -> Violations {
+        let mut violations: Violations =
+            within("model.decoder", config.model.decoder.violations()).collect();
+        violations.extend(Lora::violations(config.model.lora.as_ref(), config));
+        violations
+    }
+
+    fn open(config: &ConfigOf<Self>) -> Result<(Self, ParamSet)> {
+        let (sets, folder) = (Sets::open(&config.data)?, &config.data.tokens);
+        require_fit(&config.model, sets.info(), folder)?;
+        for set in sets.train.iter().chain([&sets.validation]) {
+            require_lengths(&config.model, set, folder)?;
+        }
+        if let Some(init) = config.init.as_ref().filter(|init| init.from.is_dir()) {
+            require_origin(init, sets.info(), folder)?;
+        }
+        let mut builder = Builder::of(config);
+        let model = Language::new(&mut builder, &config.model, sets.info().special.padding);
+        builder.check()?;
+        let of = |(number, set): (usize, &TokenSet)| (0..set.len()).map(move |i| (number, i));
+        let samples = sets.train.iter().enumerate().flat_map(of).collect();
+        Ok((Self { model, sets, samples }, builder.finish()))
+    }
+}
+
+impl Task for SftTask {
+    fn sources(&self) -> Vec<(u64, f64)> {
+        vec![(self.samples.len() as u64, 1.0)]
+    }
+
+    fn buckets(&self) -> Option<Buckets> {
+        let length = |(set, i): &(usize, usize)| self.sets.train[*set].ids(*i).len();
+        Some(self.sets.buckets(self.samples.iter().map(length)))
+    }
+
+    fn data_hash(&self) -> String {
+        self.sets.hash()
+    }
+
+    fn input_files(&self) -> Vec<InputFile> {
+        self.sets.input_files()
+    }
+
+    fn batch(&self, _micro_batch: u64, _first: u64, samples: &[u64]) -> Result<Batch> {
+        let of = |sample: &u64| {
+            let (set, i) = self.samples[*sample as usize];
+            Labelled::of(&self.sets.train[set], i)
+        };
+        Ok(self.model.batch(&samples.iter().map(of).collect::<Result<Vec<_>>>()?))
+    }
+
+    fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
+        Ok(self.model.loss(forward, batch)?.into())
+    }
+
+    fn validation_samples(&self) -> u64 {
+        self.sets.validation.len() as u64
+    }
+
+    /// `loss`: the mean cross entropy of the labels, in nats.
+    fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
+        let of = |i: &u64| Labelled::of(&self.sets.validation, *i as usize);
+        let sequences = samples.iter().map(of).collect::<Result<Vec<_>>>()?;
+        for (own, sum) in sequences.iter().zip(self.model.losses(forward, &sequences)?) {
+            let labels = own.labels().count() as f64;
+            scores.mean("loss", sum / labels, labels);
+        }
+        Ok(())
+    }
+
+    /// Predicts `logits` of the token that follows each sequence, [vocab_size].
+    fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
+        let sequences = Sequences::of(batch, forward)?;
+        let states = self.model.decoder.forward(forward, &sequences)?;
+        let (width, count) = (states.value().width(), states.value().rows());
+        let lengths = sequences.lengths.value().to_host()?;
+        let tokens = states.shape()[1] as i32;
+        let last = |(b, length): (usize, &i32)| b as i32 * tokens + length - 1;
+        let rows: Vec<i32> = lengths.read::<i32>().iter().enumerate().map(last).collect();
+        let rows = forward.data(&Tensor::from_slice(&rows, &[rows.len()]))?;
+        let states = forward.apply(Embedding, &[&states.reshape(&[count, width]), &rows])?;
+        let logits = self.model.decoder.logits(forward, &states)?;
+        let logits = forward.to_param_dtype(&logits)?.value().to_host()?;
+        let width = logits.width();
+        Ok(Predictions::default().with("logits", width, logits.read::<f32>().to_vec()))
+    }
+
+    fn dependencies(&self) -> Dependencies {
+        let info = self.sets.info();
+        let template = info.chat.as_ref().map(|chat| (TEMPLATE, chat.template.clone()));
+        let all = template.into_iter().chain([(TOKENIZER, info.tokenizer_hash.clone())]);
+        all.map(|(name, hash)| (name.into(), Dependency::new(None, hash))).collect()
+    }
+}

@@ -1,0 +1,58 @@
+//! The memory that fine-tuning a decoder takes, as `--dry-run` estimates it for GPUs that are not there.
+
+use crate::records::done;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Conversations of 128 tokens, of which the default split leaves enough for batches of 16.
+fn prepare(folder: &Path) {
+    done(folder, "ds-prep gen dialogues --samples 320 -o asked");
+    let asked = folder.join("asked/dialogues.jsonl");
+    let rows: Vec<Value> = lines(&fs::read_to_string(&asked).unwrap());
+    let mut long = String::new();
+    for part in rows.chunks(8) {
+        let messages: Vec<&Value> =
+            part.iter().flat_map(|row| row["messages"].as_array().unwrap()).collect();
+        let row = serde_json::json!({"id": part[0]["id"], "kind": "long", "messages": messages});
+        writeln!(long, "{row}").unwrap();
+    }
+    fs::write(&asked, long).unwrap();
+    done(
+        folder,
+        "ds-prep import asked/dialogues.jsonl --columns asked/columns.yaml -o store
+         ds-prep split store -o split.json
+         ds-prep vocabulary split.json --size 512 -o tokenizer
+         ds-prep tokenize split.json --tokenizer tokenizer --max-length 128 -o tokens
+         train-stage sft --example > sft.yaml",
+    );
+}
+
+/// A CPU keeps the same tensors as a GPU in f32: the estimate is compared with the peak of updates that are run here, for
+/// every share of the activations that is kept, with and without LoRA.
+#[test]
+fn memory_of_decoders_on_absent_gpus_is_that_of_their_updates() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    let dry = "train-stage sft -c sft.yaml --run run --dry-run --json -s training.batch_size=16 -s training.validation_samples=1";
+    let lora = "-s model.lora='{r: 8, targets: all-linear}' -s checkpoint.frozen=true";
+    let estimate = |words: &str| lines(&done(folder, &format!("{dry} {words}")).stdout).remove(0);
+    let number = |value: &Value| value.as_f64().unwrap();
+    for (adapter, budget) in ["", lora].iter().flat_map(|own| [0.0, 0.5, 1.0].map(|b| (own, b))) {
+        let words = format!("{adapter} -s training.mem_budget={budget}");
+        let (here, there) = (estimate(&words), estimate(&format!("{words} --on 24GB")));
+        let expected = number(&there["memory_bytes"]) - number(&there["memory"]["context"]);
+        let measured = number(&here["memory_bytes"]);
+        assert!(
+            (expected / measured - 1.0).abs() < 0.15,
+            "{words}: {expected} {measured} {}",
+            there["memory"]
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! Fine-tuning of decoders, as users run it: from conversations to scores and answers.
+
+use crate::common::shell;
+use crate::records::{done, refused};
+use report::evaluation::MetricsFile;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+const DATA: &str = "ds-prep gen dialogues --samples 600 --difficulty easy --seed 2 -o raw
+    ds-prep import raw/dialogues.jsonl --columns raw/columns.yaml -o store
+    ds-prep split store --train 80% --validation 10% --test 10% --seed 1 -o split.json
+    ds-prep vocabulary split.json --size 300 -o tokenizer
+    ds-prep tokenize split.json --tokenizer tokenizer --max-length 96 -o tokens
+    train-stage sft --example > sft.yaml";
+const SMALL: &str = "train-stage sft -c sft.yaml -s training.log_every=1 -s schedule=[] -s optimizer.groups=[] \
+    -s model.decoder.hidden_size=32 -s model.decoder.intermediate_size=48 -s model.decoder.num_hidden_layers=2 \
+    -s model.decoder.head_dim=8 -s training.batch_size=8";
+
+fn lines(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn weights(folder: &Path, run: &str, update: usize) -> Vec<u8> {
+    let newest = folder.join(run).join(format!("ckpt/step-{update:08}"));
+    fs::read(newest.join("model.safetensors")).unwrap()
+}
+
+#[test]
+fn a_decoder_learns_formats_answers_prompts_and_resumes_to_the_bit() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(folder, DATA);
+    let length = "-s training.updates=24 -s training.validate_every=12 -s checkpoint.every=8";
+    for (name, options) in [
+        ("whole", ""),
+        (
+            "adapted",
+            "-s 'model.lora={r: 4, alpha: 8, dropout: 0.1, targets: all-linear}' -s checkpoint.frozen=true \
+             -s optimizer.method.kind=adamw8bit -s training.mem_budget=0",
+        ),
+    ] {
+        let run = format!("{SMALL} {length} {options}");
+        done(folder, &format!("{run} --run {name}"));
+        let killed = shell(folder, &format!("FAIL=log.write:19=kill {run} --run {name}-killed"));
+        assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+        done(folder, &format!("{run} --run {name}-killed -s training.threads=1"));
+        assert!(
+            weights(folder, name, 24) == weights(folder, &format!("{name}-killed"), 24),
+            "{name}"
+        );
+    }
+
+    // A model that has learned to write numbers in another notation, but no more.
+    let run = format!(
+        "{SMALL} -s training.updates=500 -s training.validate_every=100 -s training.batch_size=32"
+    );
+    done(folder, &format!("{run} -s optimizer.learning_rate=4e-3 --run run"));
+    done(folder, "evaluate score run --data tokens -o scores --max-new-tokens 24");
+    let scores = MetricsFile::read(&folder.join("scores")).unwrap();
+    let value = |method: &str, metric: &str| scores.scores.methods[method][metric].value;
+    assert!(value("sft", "loss") < 0.6 * value("unigram", "loss"), "{:?}", scores.scores);
+    assert!((value("sft", "loss").exp() / value("sft", "perplexity") - 1.0).abs() < 1e-9);
+    let kinds: Vec<&str> = scores.groups.iter().map(|group| group.name.as_str()).collect();
+    assert_eq!(kinds, ["format", "lookup", "sum"]);
+    let rows = lines(&fs::read_to_string(folder.join("scores/predictions.jsonl")).unwrap());
+    let exact = rows.iter().filter(|row| row["exact_match"] == true).count();
+    assert_eq!(exact as f64 / rows.len() as f64, value("sft", "exact_match"));
+    assert!(rows.iter().all(|row| (row["text"] == row["answer"]) == (row["exact_match"] == true)));
+    let ends = &scores.details["answers"];
+    let ends: u64 = ends.as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(ends, scores.scores.samples);
+    done(folder, "evaluate score run --data tokens -o losses --max-new-tokens 0");
+    let only = MetricsFile::read(&folder.join("losses")).unwrap();
+    assert_eq!(only.subject.metric, "loss");
+    assert_eq!(only.scores.methods["sft"]["loss"].value, value("sft", "loss"));
+
+    // Answers to prompts are those of the evaluation.
+    let predict = "evaluate predict run --inputs raw/dialogues.jsonl --max-new-tokens 24";
+    let answers = lines(&done(folder, &format!("{predict} -o -")).stdout);
+    assert_eq!(answers.len(), 600);
+    for row in &rows {
+        let own = answers.iter().find(|own| own["id"] == row["id"]).unwrap();
+        assert_eq!((&own["text"], &own["finish"]), (&row["text"], &row["finish"]));
+    }
+    // Drawn answers depend on the seed, not on the place of a prompt in a batch.
+    let drawn = format!("{predict} --temperature 1.5 --top-p 0.95 --min-p 0.01");
+    let [one, two, other] = ["0", "0", "1"]
+        .map(|seed| done(folder, &format!("{drawn} --sampling-seed {seed} -o -")).stdout);
+    assert!(one == two && one != other);
+    done(folder, "head -n 3 raw/dialogues.jsonl > first.jsonl");
+    let first = done(folder, &format!("{} -o -", drawn.replace("raw/dialogues", "first"))).stdout;
+    assert_eq!(lines(&first), lines(&one)[..3]);
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(folder, DATA);
+    let short = format!("{SMALL} -s training.updates=2 -s training.validate_every=2");
+    done(folder, &format!("{short} --run run"));
+    let refuse = |words: &str, status: i32, says: &str| {
+        refused(folder, &format!("{short} --run other {words}"), status, says);
+    };
+    refuse("-s model.decoder.vocab_size=200", 78, "ids, but model.decoder.vocab_size is 200");
+    refuse("-s model.decoder.max_position_embeddings=16", 78, "--max-length 16");
+    refuse("-s model.tokenizer_hash=abc", 78, "model.tokenizer_hash is abc");
+    refuse("-s model.decoder.num_key_value_heads=3", 78, "must divide num_attention_heads");
+    refuse("-s 'model.lora={targets: [nothing]}' -s checkpoint.frozen=true", 78, "nothing");
+    refuse("-s model.decoder.model_type=gpt2", 78, "qwen3, qwen2, llama");
+
+    // Tokens of another template, of another tokenizer, and of texts.
+    done(
+        folder,
+        "cp -r tokenizer renamed; sed -i 's/assistant/model/' renamed/chat_template.jinja
+         ds-prep tokenize split.json --tokenizer renamed --max-length 96 -o renamed-tokens
+         ds-prep vocabulary split.json --size 270 -o smaller
+         ds-prep tokenize split.json --tokenizer smaller --max-length 96 -o smaller-tokens",
+    );
+    let score = |tokens: &str, says: &str| {
+        refused(folder, &format!("evaluate score run --data {tokens} -o x"), 65, says);
+    };
+    score("renamed-tokens", "the chat template differs");
+    score("smaller-tokens", "the tokenizer differs");
+    let init = "-s data.tokens=smaller-tokens -s init.from=run";
+    refuse(init, 78, "its tokenizer differs");
+    done(
+        folder,
+        &format!("{short} -s data.tokens=renamed-tokens -s init.from=run --run continued"),
+    );
+
+    let prompts = |line: &str, options: &str, status: i32, says: &str| {
+        fs::write(folder.join("prompts.jsonl"), format!("{line}\n")).unwrap();
+        let predict = format!("evaluate predict run --inputs prompts.jsonl -o - {options}");
+        refused(folder, &predict, status, says);
+    };
+    let question = "{\"prompt\": \"What is 1 + 1?\"}";
+    prompts("{\"text\": \"a\"}", "", 65, "prompts.jsonl: line 1: it has neither");
+    let long = format!("{{\"prompt\": \"{}\"}}", "many words ".repeat(200));
+    prompts(&long, "", 65, "leaves no room for an answer");
+    prompts(question, "--top-k 5", 2, "no effect without --temperature");
+    prompts(question, "--temperature=-1", 2, "--temperature");
+    prompts(question, "--temperature 1 --top-p 0", 2, "--top-p");
+    prompts(question, "--max-new-tokens 0", 2, "--max-new-tokens");
+    prompts(question, "--direction t2l", 2, "not an option of task sft");
+}
