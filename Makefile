@@ -6,8 +6,8 @@ PYTHON = python3
 # Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture check lines bench science interop gpu-pack gpu-first gpu-test gpu-bench sass man install deps nvrtc \
-  nvrtc-versions nvrtc-12.4 nvrtc-13.0
+.PHONY: demo test torture large check lines bench science interop gpu-pack gpu-first gpu-test gpu-bench sass man install \
+  deps nvrtc nvrtc-versions nvrtc-12.4 nvrtc-13.0
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
 demo: deps
@@ -45,6 +45,12 @@ torture: deps
 	$(TORTURE) --test programs -- failpoints:: power_cut:: restart:: stop:: state:: data_parallel:: \
 	  hostile::fuzz hostile::flips hostile::planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
+
+# LoRA on the NF4 weights of a decoder of two billion parameters: time and memory of a check, an update and a prediction, on
+# the CPU. Takes minutes, 4.1 GB below TMPDIR and numpy; LARGE_MODEL="--layers 2" has a smaller one.
+large: deps
+	cargo build --release --locked --bins
+	$(PYTHON) tests/large.py "$(BIN)" -- $(LARGE_MODEL)
 
 # Lines of source code by crate, without blank lines, comments and tests.
 SOURCES = -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h'
@@ -103,6 +109,10 @@ bench:
 	  cargo build --release --locked -q -p tasks --example generation || exit 1; \
 	  $(PYTHON) tests/peers/generation.py --ours "$(BIN)/examples/generation" || exit 1; \
 	else echo "bench: $(PYTHON) has no torch and transformers: updates of texts and generation are not compared" >&2; fi; \
+	if test -n "$$torch" && $(PYTHON) -c 'import transformers, peft' 2>/dev/null; then \
+	  cargo build --release --locked -q -p tasks --example decoder_update || exit 1; \
+	  $(PYTHON) tests/peers/decoder_update.py --ours "$(BIN)/examples/decoder_update" || exit 1; \
+	else echo "bench: $(PYTHON) has no torch, transformers and peft: decoders are not compared" >&2; fi; \
 	test -z "$$torch" || { cargo build --release --locked -q -p tasks --example cycle_update && \
 	  for size in "" "--hidden 256 --depth 6 --heads 8 --repeats 5"; do \
 	    $(PYTHON) tests/peers/cycle_update.py --pairs 10 --ours "$(BIN)/examples/cycle_update" $$size || exit 1; \
@@ -123,7 +133,8 @@ science-%: deps
 	BIN="$(BIN)" TABLE="$(BIN)/examples/science_table" sh benches/science/$*.sh
 
 # Exports a run that is killed six times, and opens the exports with TensorBoard, Weights & Biases and an MLflow server.
-# Compares searches with Optuna's. Opens exported models of texts with transformers and PEFT, and imports theirs.
+# Compares searches with Optuna's. Opens exported models of texts and conversations with transformers and PEFT, and imports
+# theirs.
 # Compares sentence embeddings with those of sentence-transformers. pip installs these into .deps/interop, 6 GB.
 INTEROP = .deps/interop
 interop: deps $(INTEROP)/requirements.txt
@@ -134,6 +145,7 @@ interop: deps $(INTEROP)/requirements.txt
 	"$(INTEROP)/bin/python" tests/interop/text.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/text_settings.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/quantised.py "$(BIN)"
+	"$(INTEROP)/bin/python" tests/interop/decoders.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/sentences.py "$(BIN)"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt
