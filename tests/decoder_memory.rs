@@ -34,7 +34,7 @@ fn prepare(folder: &Path) {
 }
 
 /// A CPU keeps the same tensors as a GPU in f32: the estimate is compared with the peak of updates that are run here, for
-/// every share of the activations that is kept, with and without LoRA.
+/// blocks that are all kept or all computed again, with and without LoRA.
 #[test]
 fn memory_of_decoders_on_absent_gpus_is_that_of_their_updates() {
     let temporary = tempfile::tempdir().unwrap();
@@ -44,7 +44,7 @@ fn memory_of_decoders_on_absent_gpus_is_that_of_their_updates() {
     let lora = "-s model.lora='{r: 8, targets: all-linear}' -s checkpoint.frozen=true";
     let estimate = |words: &str| lines(&done(folder, &format!("{dry} {words}")).stdout).remove(0);
     let number = |value: &Value| value.as_f64().unwrap();
-    for (adapter, budget) in ["", lora].iter().flat_map(|own| [0.0, 0.5, 1.0].map(|b| (own, b))) {
+    for (adapter, budget) in ["", lora].iter().flat_map(|own| [0.0, 1.0].map(|b| (own, b))) {
         let words = format!("{adapter} -s training.mem_budget={budget}");
         let (here, there) = (estimate(&words), estimate(&format!("{words} --on 24GB")));
         let expected = number(&there["memory_bytes"]) - number(&there["memory"]["context"]);

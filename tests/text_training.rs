@@ -136,28 +136,26 @@ fn models_that_are_not_finite_have_no_best_no_scores_and_no_predictions() {
     let norm = "bert.embeddings.LayerNorm.weight";
     with_tensor(folder, weights, "classifier.weight", f32::NAN, "nan.safetensors");
     with_tensor(folder, weights, norm, 3e38, "large.safetensors");
-    for (name, what) in [
-        ("nan", "are not finite, so the model predicts nothing"),
-        ("large", "are not finite (NaN or"),
-    ] {
-        done(folder, &format!("{short} -s init.from={name}.safetensors --run {name}"));
-        let run = folder.join(name);
-        assert!(!run.join("ckpt/best").exists(), "{name}");
-        let log = fs::read_to_string(run.join("log.jsonl")).unwrap();
-        let validations = log.lines().filter(|line| line.contains("\"kind\":\"validation\""));
-        for line in validations {
-            let line: Value = serde_json::from_str(line).unwrap();
-            assert_eq!((&line["accuracy"], &line["best"]), (&Value::Null, &false.into()), "{line}");
-        }
-        let score = format!("evaluate score {name} --data tokens -o {name}-scores");
-        refused(folder, &score, 1, what);
-        assert!(!folder.join(format!("{name}-scores/metrics.json")).exists());
-        refused(folder, &format!("echo a | evaluate predict {name} --inputs - -o -"), 1, what);
-        let exported =
-            format!("evaluate export --format csv -o csv {name}; cat csv/{name}/history.csv");
-        let history = done(folder, &exported).stdout;
-        assert!(history.lines().last().is_some_and(|line| line.contains(",NaN")), "{history}");
+    let damaged = "nan.safetensors: classifier.weight: some values are not finite";
+    refused(folder, &format!("{short} -s init.from=nan.safetensors --run nan"), 65, damaged);
+    let (name, what) = ("large", "are not finite (NaN or");
+    done(folder, &format!("{short} -s init.from={name}.safetensors --run {name}"));
+    let run = folder.join(name);
+    assert!(!run.join("ckpt/best").exists(), "{name}");
+    let log = fs::read_to_string(run.join("log.jsonl")).unwrap();
+    let validations = log.lines().filter(|line| line.contains("\"kind\":\"validation\""));
+    for line in validations {
+        let line: Value = serde_json::from_str(line).unwrap();
+        assert_eq!((&line["accuracy"], &line["best"]), (&Value::Null, &false.into()), "{line}");
     }
+    let score = format!("evaluate score {name} --data tokens -o {name}-scores");
+    refused(folder, &score, 1, what);
+    assert!(!folder.join(format!("{name}-scores/metrics.json")).exists());
+    refused(folder, &format!("echo a | evaluate predict {name} --inputs - -o -"), 1, what);
+    let exported =
+        format!("evaluate export --format csv -o csv {name}; cat csv/{name}/history.csv");
+    let history = done(folder, &exported).stdout;
+    assert!(history.lines().last().is_some_and(|line| line.contains(",NaN")), "{history}");
 
     // A split that is empty.
     done(

@@ -46,8 +46,8 @@ impl InitFrom {
     /// frozen parameters are assigned, because the trained ones come from the checkpoint being resumed. LoRA parameters
     /// keep their values if the source has none.
     ///
-    /// Errors: 66 when the file is missing; 65 when it is damaged, its tensors do not match the model, or a value is not finite; 78 when `storage` is
-    /// set and no parameter is frozen.
+    /// Errors: 66 when the file is missing; 65 when it is damaged, its tensors do not match the model, or a value is not
+    /// finite; 78 when `storage` is set and no parameter is frozen.
     pub fn apply(&self, params: &mut ParamSet, only_frozen: bool) -> Result<()> {
         if params.frozen.entries().is_empty() {
             if self.storage.is_some() {

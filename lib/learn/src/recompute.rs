@@ -52,9 +52,9 @@ impl RecomputePlan {
         }
         let step = total.div_ceil(STEPS).max(1);
         let capacity = (budget * total as f64) as usize / step;
-        // most[i][c]: maximum number of operations saved among the first i blocks with a capacity of c steps.
+        // most[i][c]: maximum number of operations saved among the last i blocks with a capacity of c steps.
         let mut most = vec![vec![0; capacity + 1]];
-        for block in &blocks {
+        for block in blocks.iter().rev() {
             let size = block.bytes.div_ceil(step);
             let last = &most[most.len() - 1];
             let row = (0..=capacity).map(|c| match c.checked_sub(size) {
@@ -64,9 +64,11 @@ impl RecomputePlan {
             let row = row.collect();
             most.push(row);
         }
+        // Of equal blocks the last ones are kept, which the backward pass frees before it computes others again.
         let (mut keep, mut left) = (vec![false; blocks.len()], capacity);
-        for (i, block) in blocks.iter().enumerate().rev() {
-            if most[i + 1][left] != most[i][left] {
+        for (i, block) in blocks.iter().enumerate() {
+            let others = blocks.len() - i - 1;
+            if most[others + 1][left] != most[others][left] {
                 keep[i] = true;
                 left -= block.bytes.div_ceil(step);
             }

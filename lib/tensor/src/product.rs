@@ -2,7 +2,8 @@
 //!
 //! Each call runs on the calling thread. Ops split their work into blocks themselves (`parallel::blocks`), so that the
 //! next step (bias, activation, next product) finds the block in cache and the split does not depend on the number of
-//! threads. Products of few rows, which are bound by reading the other matrix, have code of their own (`few`).
+//! threads. Products of the
+//! few rows of a step of generation, which are bound by reading the other matrix, have code of their own (`few`).
 
 mod few;
 
@@ -58,6 +59,8 @@ pub struct View<'a, T> {
     columns: usize,
     row_stride: usize,
     column_stride: usize,
+    /// Whether the rows are single steps of sequences ([`View::of_steps`]).
+    of_steps: bool,
 }
 
 impl<'a, T> View<'a, T> {
@@ -67,7 +70,7 @@ impl<'a, T> View<'a, T> {
     /// If the matrix does not lie inside `data`.
     pub fn new(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
         check(data.len(), rows, columns, row_stride);
-        Self { data, rows, columns, row_stride, column_stride: 1 }
+        Self { data, rows, columns, row_stride, column_stride: 1, of_steps: false }
     }
 
     /// Returns the transposed view; only swaps the strides.
@@ -78,7 +81,14 @@ impl<'a, T> View<'a, T> {
             columns: self.rows,
             row_stride: self.column_stride,
             column_stride: self.row_stride,
+            of_steps: self.of_steps,
         }
+    }
+
+    /// Says whether each row is a sequence of its own, of one step. If they are few, a product with them on the left adds in
+    /// another order, which is faster; elsewhere the bits of a row must not depend on the number of rows.
+    pub(crate) fn of_steps(self, of_steps: bool) -> Self {
+        Self { of_steps, ..self }
     }
 }
 
@@ -126,7 +136,7 @@ pub unsafe fn product_into<T: Float>(
     let beta = if add { T::ONE } else { T::ZERO };
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
     // SAFETY: the caller guarantees `out`.
-    if unsafe { few::product(out, row_stride, (alpha, add), lhs, rhs) } {
+    if lhs.of_steps && unsafe { few::product(out, row_stride, (alpha, add), lhs, rhs) } {
         return count(start);
     }
     let (mut lhs, mut rhs, mut strides) = (lhs, rhs, [1, row_stride as isize]);

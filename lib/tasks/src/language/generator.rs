@@ -68,8 +68,8 @@ impl<'a> Generator<'a> {
 
     /// Logits for hidden states [B, 1, H], as f32 [B, V].
     fn logits(&self, states: &Var) -> Result<Tensor> {
-        let states = states.reshape(&[states.shape()[0], states.value().width()]);
-        let logits = self.decoder.logits_of(&self.forward, &states)?;
+        let logits = self.decoder.logits_of(&self.forward, states)?;
+        let logits = logits.reshape(&[logits.shape()[0], logits.value().width()]);
         match (logits.value().dtype(), logits.value().device()) {
             (Dtype::F32, _) => Ok(logits.value().clone()),
             (_, Device::Cpu) => Ok(logits.value().to_dtype(Dtype::F32)),

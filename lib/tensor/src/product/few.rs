@@ -254,7 +254,7 @@ mod tests {
             let b: Vec<f32> = (0..n * (k + 2)).map(|i| ((i * 53 + 7) % 13) as f32 - 6.0).collect();
             let c: Vec<f32> = (0..k * (n + 2)).map(|i| ((i * 29 + 5) % 7) as f32 - 3.0).collect();
             for add in [false, true] {
-                let lhs = View::new(&a, m, k, k);
+                let lhs = View::new(&a, m, k, k).of_steps(true);
                 let (mut dots, mut sums) = (vec![2.0; m * n], vec![2.0; m * n]);
                 product(&mut dots, n, add, 0.5, lhs, View::new(&b, n, k, k + 2).transposed());
                 product(&mut sums, n, add, 0.5, lhs, View::new(&c, k, n, n + 2));
@@ -280,10 +280,11 @@ mod tests {
         let rhs = [View::new(&b, n, k, k).transposed(), View::new(&b, k, n, n)];
         for rhs in rhs {
             let mut all = vec![0.0; m * n];
-            product(&mut all, n, false, 1.0, View::new(&a, m, k, k), rhs);
+            product(&mut all, n, false, 1.0, View::new(&a, m, k, k).of_steps(true), rhs);
             for (row, expected) in all.chunks(n).enumerate() {
                 let mut one = vec![0.0; n];
-                product(&mut one, n, false, 1.0, View::new(&a[row * k..], 1, k, k), rhs);
+                let lhs = View::new(&a[row * k..], 1, k, k).of_steps(true);
+                product(&mut one, n, false, 1.0, lhs, rhs);
                 assert_eq!(one, expected);
             }
         }

@@ -164,7 +164,7 @@ struct Pass {
     ops: Vec<TracedOp>,
     /// Bytes that it keeps, with `training.mem_budget`.
     activations: f64,
-    /// Bytes that the largest block keeps that is computed again.
+    /// Bytes that computing blocks again takes beyond these.
     block: f64,
     /// Operations of the blocks that are computed again, and of all blocks.
     repeated: [f64; 2],
@@ -200,8 +200,14 @@ impl Tracer<'_> {
         });
         recompute.end_pass();
         let plan = recompute.plan().unwrap_or_default();
-        let again = plan.blocks.iter().zip(&plan.keep).filter(|(_, keep)| !**keep);
-        let block = again.map(|(block, _)| block.bytes).max().unwrap_or(0);
+        // The backward pass frees blocks from the last one on, and computes others again beside those that are left.
+        let (mut freed, mut block) = (0, 0);
+        for (own, keep) in plan.blocks.iter().zip(&plan.keep).rev() {
+            match keep {
+                true => freed += own.bytes,
+                false => block = block.max(own.bytes.saturating_sub(freed)),
+            }
+        }
         // While blocks are measured, all keep only their inputs.
         let activations = activations? + plan.bytes().0;
         let (again, flops) = plan.flops();

@@ -208,14 +208,15 @@ pub(super) fn forward<T: Float>(
                     let stats = &mut stats[block.start * 2..block.end * 2];
                     let at = (sample * t + block.start) * width + head * d;
                     if n > 0 {
-                        let (q, k) = (q.view(d, block.clone()), k.view(d, 0..n));
+                        let q = q.view(d, block.clone()).of_steps(t == 1);
+                        let k = k.view(d, 0..n);
                         product(scores, n, false, scale(s), q, k.transposed());
                         let seen = |i| visible(op, s, keys, block.start + i);
                         vectorize!({ softmax(scores, n, stats, seen) });
                         if let Some(dropped) = &dropped {
                             dropped.apply(scores, n, [sample, head], block.clone());
                         }
-                        let weights = View::new(scores, block.len(), n, n);
+                        let weights = View::new(scores, block.len(), n, n).of_steps(t == 1);
                         // SAFETY: every (sample, head) writes its own columns of its own rows.
                         unsafe {
                             product_into(

@@ -39,6 +39,8 @@ pub(crate) fn forward<T: Float>(
     activated: Option<(Activation, &mut [T])>,
 ) {
     let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+    // One step of each sequence, [B, 1, K].
+    let of_steps = matches!(x.shape(), [_, .., 1, _]);
     let (x, w, b) = (x.read::<T>(), w.read::<T>(), b.map(|b| b.read::<T>()));
     let columns = if rows < 2 * ROWS { COLUMNS } else { n };
     let (row_blocks, column_blocks) = (rows.div_ceil(ROWS), n.div_ceil(columns));
@@ -63,7 +65,7 @@ pub(crate) fn forward<T: Float>(
                 n,
                 b.is_some(),
                 T::ONE,
-                View::new(&x[r0 * k..], r1 - r0, k, k),
+                View::new(&x[r0 * k..], r1 - r0, k, k).of_steps(of_steps),
                 match transposes {
                     true => View::new(&wt[c0..], k, c1 - c0, n),
                     false => View::new(&w[c0 * k..], c1 - c0, k, k).transposed(),
@@ -85,7 +87,7 @@ pub(crate) fn forward<T: Float>(
     let work = row_blocks * column_blocks;
     // A product this small is finished before another thread would wake up.
     let grain = match rows {
-        ..=FEW => READ / (columns * k).max(1),
+        ..=FEW if of_steps => READ / (columns * k).max(1),
         _ if rows * n * k < 64 * 1024 => work,
         _ => 1,
     };
