@@ -140,8 +140,8 @@ def below(n, *shape):
 
 def tokens():
     op("embedding", lambda table, index: F.embedding(index, table), table=normal(11, 7), index=below(9, 3, 8))
-    silu = lambda x: F.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
-    op("swiglu", silu, x=normal(4, 3, 14, scale=2))
+    gate, up = normal(4, 3, 14, scale=2).chunk(2, -1)
+    op("swiglu", lambda a, b: F.silu(a) * b, a=gate, b=up)
     target = below(13, 9)
     entropy = lambda x, target, **o: F.cross_entropy(x, target, reduction="sum", **o).reshape(1)
     op("cross_entropy", entropy, x=normal(9, 13, scale=3), target=target)

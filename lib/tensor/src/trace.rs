@@ -17,7 +17,7 @@ pub struct TracedOp {
     pub read: usize,
     /// Bytes of its output.
     pub written: usize,
-    /// Bytes of its inputs and its output but a weight, whose gradient is one of the parameters'.
+    /// Bytes of the gradients of its output and its inputs but a weight, whose gradient is one of the parameters'.
     pub passed: usize,
     /// Bytes that it takes beside inputs and output, if they matter ([`Op::workspace`]).
     pub workspace: usize,
@@ -31,6 +31,8 @@ thread_local! {
 
 /// Ops whose second input is a weight.
 const WEIGHTED: [&str; 3] = ["linear", "frozen_linear", "linear_cross_entropy"];
+/// Ops whose gradient of an input takes the place of that of the output.
+const IN_PLACE: [&str; 3] = ["activation", "low_rank", "swiglu"];
 
 /// Runs `work`, whose ops on this thread are recorded and not computed, and returns the ops in order. Outputs are zeros
 /// that take no memory if they are large; every op keeps for the backward pass what [`Op::kept`] says.
@@ -60,7 +62,8 @@ pub(crate) fn record(
         let read =
             if name == "embedding" { written } else { inputs.iter().map(|x| x.bytes()).sum() };
         let weight = if WEIGHTED.contains(&name) { inputs[1].bytes() } else { 0 };
-        let passed = (read + written).saturating_sub(weight);
+        let shared = if IN_PLACE.contains(&name) { written } else { 0 };
+        let passed = (read + written).saturating_sub(weight + shared);
         let workspace = op.workspace(&shapes, element);
         ops.push(TracedOp { name, flops, read, written, passed, workspace, element });
         let saved = op.kept(inputs, &out);

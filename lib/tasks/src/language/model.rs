@@ -10,11 +10,11 @@ use learn::forward::Forward;
 use learn::nn::{Linear, RmsNorm};
 use learn::params::{Builder, Init, ParamId};
 use tensor::Var;
-use tensor::ops::activation::Activation;
 use tensor::ops::attention::{Attention, Layout, Mask};
 use tensor::ops::binary::Binary;
 use tensor::ops::linear_cross_entropy::LinearCrossEntropy;
 use tensor::ops::rotary::Rotary;
+use tensor::ops::swiglu::SwiGlu;
 use unix::Result;
 
 /// Sequences of tokens, padded at the end to the longest.
@@ -158,7 +158,6 @@ impl Layer {
             [("gate_proj", width, inner), ("up_proj", width, inner), ("down_proj", inner, width)]
                 .map(|(name, inputs, outputs)| linear(b, name, inputs, outputs, config.mlp_bias))
         });
-        let gate = gate.then(Activation::Silu);
         let dropout = config.attention_dropout;
         Self { input_norm, qkv, qk_norm, output, norm, gate, up, down, heads, kv_heads, dropout }
     }
@@ -182,7 +181,7 @@ impl Layer {
         let normalized = self.norm.forward(forward, &x)?;
         let (gate, up) =
             (self.gate.forward(forward, &normalized)?, self.up.forward(forward, &normalized)?);
-        let gated = forward.apply(Binary::Multiply, &[&gate, &up])?;
+        let gated = forward.apply(SwiGlu, &[&gate, &up])?;
         forward.apply(Binary::Add, &[&x, &self.down.forward(forward, &gated)?])
     }
 

@@ -1,7 +1,7 @@
 use super::SwiGlu;
 use crate::args;
-use crate::kernel::{ALL_DTYPES, Source, source, units};
-use crate::op::{GradBuffer, Grads, Launch, Saved};
+use crate::kernel::{ALL_DTYPES, Source, flat, source};
+use crate::op::{Grads, Launch, Saved};
 use crate::tensor::Tensor;
 
 /// Source of the SwiGLU kernels.
@@ -9,16 +9,20 @@ pub static SOURCE: Source = source!("swiglu", ALL_DTYPES);
 
 impl Launch for SwiGlu {
     fn launch_forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let (x, dtype, rows, h) = (inputs[0], out.dtype(), out.rows(), out.width());
-        let grid = units::grid(dtype, rows, h);
-        SOURCE.launch(dtype, "swiglu_forward", grid, args![x, out, rows, h]);
-        vec![x.clone()]
+        let [a, b] = [inputs[0], inputs[1]];
+        let (dtype, len) = (out.dtype(), out.len());
+        let args = args![a, b, out, len as i64];
+        SOURCE.launch(dtype, "swiglu_forward", flat::grid(len, dtype), args);
+        vec![a.clone(), b.clone()]
     }
 
-    fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let Some(GradBuffer { tensor: dx, accumulate }) = grads.buffer(0) else { return };
-        let (dtype, rows, h) = (dy.dtype(), dy.rows(), dy.width());
-        let args = args![&saved[0], &dy, dx, rows, h, *accumulate];
-        SOURCE.launch(dtype, "swiglu_backward", units::grid(dtype, rows, h), args);
+    fn launch_backward(&self, saved: &Saved, mut dy: Tensor, grads: &mut Grads) {
+        let (dtype, len) = (dy.dtype(), dy.len());
+        let db = grads.buffer(1);
+        let add = db.as_ref().is_some_and(|db| db.accumulate);
+        let db = db.map(|db| &mut db.tensor);
+        let args = args![&saved[0], &saved[1], &mut dy, db, add, len as i64];
+        SOURCE.launch(dtype, "swiglu_backward", flat::grid(len, dtype), args);
+        grads.accumulate(0, dy);
     }
 }

@@ -210,7 +210,7 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("group_norm", group(3, true, Silu), &["x", "w", "b"]),
         ("instance_norm", group(5, false, Identity), &["x"]),
         ("embedding", Box::new(Embedding), &["table", "index"]),
-        ("swiglu", Box::new(SwiGlu), &["x"]),
+        ("swiglu", Box::new(SwiGlu), &["a", "b"]),
         ("rotary", rotary(false), &["x", "table"]),
         ("rotary_normalized", rotary(true), &["x", "table", "w"]),
         ("cross_entropy", Box::new(CrossEntropy::default()), &["x", "target"]),
