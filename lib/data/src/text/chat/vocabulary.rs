@@ -35,13 +35,14 @@ pub(in crate::text) fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Resu
             bytes.len() + SPECIAL.len()
         )));
     }
-    let mut contents = Vec::new();
+    let mut turns = Vec::new();
     for i in 0..set.len() {
         let (store, record) = set.locate(i);
         let json = store.texts(record)[0].unwrap_or_default();
         let messages = messages_of(json);
         for message in messages.map_err(|cause| Error::data(format!("record {i}: {cause}")))? {
-            contents.extend(message.get("content").and_then(Value::as_str).map(String::from));
+            let text = |key: &str| message.get(key).and_then(Value::as_str).unwrap_or_default();
+            turns.push(format!("{}\n{}", text("role"), text("content")));
         }
     }
     let unusable = |cause: tokenizers::Error| Error::data(format!("{}: {cause}", to.display()));
@@ -62,7 +63,7 @@ pub(in crate::text) fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Resu
         .vocab_size(size - SPECIAL.len())
         .initial_alphabet(bytes.into_iter().collect())
         .build();
-    tokenizer.train(&mut trainer, contents.into_iter()).map_err(unusable)?;
+    tokenizer.train(&mut trainer, turns.into_iter()).map_err(unusable)?;
     tokenizer
         .add_special_tokens(SPECIAL.map(|token| AddedToken::from(token, true)))
         .map_err(unusable)?;
