@@ -55,7 +55,7 @@ of_seed() {
     once tokenizer/tokenizer.json ds-prep vocabulary plain/split.json --size 512 -o tokenizer
     for data in lookups plain tagged; do tokens $data tokenizer; done
     train sft first sft.yaml -c ../base.yaml -s "seed=$seed" -s data.tokens=lookups/tokens -s training.updates=500 \
-        -s 'schedule=[{kind: linear, updates: 25, start_factor: 0.0, end_factor: 1.0}]'
+        -s 'schedule=[{kind: linear, updates: 25, start_factor: 0.0, end_factor: 1.0}, {kind: linear, start_factor: 1.0, end_factor: 1.0}]'
     train sft base sft.yaml -c ../base.yaml -s "seed=$seed" -s data.tokens=plain/tokens -s init.from=first \
         -s training.updates=1100
     score_of base plain

@@ -51,7 +51,9 @@ ds-prep split chat-store --seed 1 --train 30% --validation 10% --test 60% -o cha
 ds-prep vocabulary chat.json --size 300 -o chat-tokenizer
 ds-prep tokenize chat.json --tokenizer chat-tokenizer --max-length 128 -o chat-tokens
 train-stage sft --example > sft.yaml
-train-stage sft -c sft.yaml $short -s data.tokens=chat-tokens -s model.decoder.num_hidden_layers=1 --run sft";
+sft='train-stage sft -c sft.yaml -s data.tokens=chat-tokens -s model.decoder.num_hidden_layers=1'
+$sft $short --run sft-base
+$sft $short -s init.from=sft-base -s init.storage=nf4 -s 'model.lora={targets: all-linear}' --run sft";
 
 /// Name of a run, its data, how it is scored, and the inputs and the output of predictions.
 type Case = (&'static str, &'static str, [&'static str; 2]);

@@ -51,6 +51,8 @@ fn a_decoder_learns_formats_answers_prompts_and_resumes_to_the_bit() {
         );
     }
 
+    quantised_bases_resume(folder);
+
     // A model that has learned to write numbers in another notation, but no more.
     let run = format!(
         "{SMALL} -s training.updates=500 -s training.validate_every=100 -s training.batch_size=32"
@@ -91,6 +93,31 @@ fn a_decoder_learns_formats_answers_prompts_and_resumes_to_the_bit() {
     done(folder, "head -n 3 raw/dialogues.jsonl > first.jsonl");
     let first = done(folder, &format!("{} -o -", drawn.replace("raw/dialogues", "first"))).stdout;
     assert_eq!(lines(&first), lines(&one)[..3]);
+}
+
+/// QLoRA from the run `whole`, killed and resumed on one rank and on two.
+fn quantised_bases_resume(folder: &Path) {
+    done(
+        folder,
+        "ckpt export whole --format hf -o hf; ckpt quantize hf -o nf4; ckpt config nf4 > nf4.yaml",
+    );
+    let run = "train-stage sft -c sft.yaml -c nf4.yaml -s 'model.lora={r: 4, dropout: 0.1, targets: all-linear}' \
+         -s checkpoint.frozen=true -s training.log_every=1 -s schedule=[] -s optimizer.groups=[] -s training.batch_size=8 \
+         -s training.deterministic=true -s training.updates=24 -s training.validate_every=12 -s checkpoint.every=8";
+    done(folder, &format!("{run} --run quantised"));
+    let ranks = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RAYON_NUM_THREADS=1 mpirun --bind-to none \
+                 --oversubscribe -n 2";
+    let has_ranks = test_support::require_program("mpirun", &["--version"]);
+    let launchers = [("one", ""), ("two", ranks)];
+    for (number, launcher) in launchers.into_iter().take(1 + usize::from(has_ranks)) {
+        let command = format!("{launcher} {run} --run quantised-{number}");
+        let killed = shell(folder, &format!("FAIL=log.write:19=kill {command}"));
+        assert_ne!(killed.status, Some(0), "{}", killed.stderr);
+        done(folder, &command);
+        let same =
+            weights(folder, "quantised", 24) == weights(folder, &format!("quantised-{number}"), 24);
+        assert!(same, "{command}");
+    }
 }
 
 #[test]
