@@ -57,7 +57,7 @@ of_seed() {
     train sft first sft.yaml -c ../base.yaml -s "seed=$seed" -s data.tokens=lookups/tokens -s training.updates=500 \
         -s 'schedule=[{kind: linear, updates: 25, start_factor: 0.0, end_factor: 1.0}, {kind: linear, start_factor: 1.0, end_factor: 1.0}]'
     train sft base sft.yaml -c ../base.yaml -s "seed=$seed" -s data.tokens=plain/tokens -s init.from=first \
-        -s training.updates=1100
+        -s training.updates=1200 -s optimizer.learning_rate=2e-3
     score_of base plain
     score_of base tagged
     once folder ckpt export base --format hf -o folder
@@ -76,7 +76,7 @@ done
 
 minutes=$(for seed in 1 2 3; do hours seed-$seed/first seed-$seed/base; done | awk '{ printf "%.1f ", 60 * $1 }')
 notes --title "Synthetic dialogues" \
-    --note "100,000 dialogues of difficulty medium, 2 % held out, and 20,000 easy lookups. A Qwen3 of 2.1 million parameters: 500 updates of 32 easy lookups, 1,100 of 32 dialogues; minutes of training by seed: ${minutes% }." \
+    --note "100,000 dialogues of difficulty medium, 2 % held out, and 20,000 easy lookups. A Qwen3 of 2.1 million parameters: 500 updates of 32 easy lookups, 1,200 of 32 dialogues; minutes of training by seed: ${minutes% }." \
     --note "NF4 alone is LoRA after one update with the learning rate 1e-12. LoRA on NF4: r 2 in all linear layers, 1,000 updates of 32 dialogues with answers between tags." \
     --method "base=base-plain" --method "base in NF4=nf4-plain" \
     --method "base, tagged answers=base-tagged" --method "LoRA on NF4, tagged answers=lora-tagged" \
