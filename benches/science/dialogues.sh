@@ -1,12 +1,11 @@
 #!/bin/sh
-# A decoder of 2.1 million parameters learns synthetic dialogues from random weights within five minutes on two cores, first
+# A decoder of 2.1 million parameters learns synthetic dialogues from random weights in about five minutes on two cores, first
 # tables of two entries, then everything; the same in NF4; and LoRA on NF4 to answers in another form. One seed at a time,
 # because time counts.
 # shellcheck source=benches/science/common.sh
 . "$(dirname "$0")/common.sh"
 
-# Batches have all lengths: here length tells the kind of a question, and a batch of one kind that is already known turns
-# the steps of Muon, which are always equally long, into noise.
+# Batches have all lengths: here length tells the kind of a question, so batches of one length would have one kind.
 cat > base.yaml << END
 data: {bucket_batches: 0}
 model:

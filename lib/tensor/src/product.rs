@@ -2,8 +2,8 @@
 //!
 //! Each call runs on the calling thread. Ops split their work into blocks themselves (`parallel::blocks`), so that the
 //! next step (bias, activation, next product) finds the block in cache and the split does not depend on the number of
-//! threads. Products of the
-//! few rows of a step of generation, which are bound by reading the other matrix, have code of their own (`few`).
+//! threads. Products of the few rows of a step of generation, which are bound by reading the other matrix, have code of
+//! their own (`few`).
 
 mod few;
 

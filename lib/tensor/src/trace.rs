@@ -32,7 +32,7 @@ thread_local! {
 /// Ops whose second input is a weight.
 const WEIGHTED: [&str; 3] = ["linear", "frozen_linear", "linear_cross_entropy"];
 /// Ops whose gradient of an input takes the place of that of the output.
-const IN_PLACE: [&str; 3] = ["activation", "low_rank", "swiglu"];
+const IN_PLACE: [&str; 2] = ["low_rank", "swiglu"];
 
 /// Runs `work`, whose ops on this thread are recorded and not computed, and returns the ops in order. Outputs are zeros
 /// that take no memory if they are large; every op keeps for the backward pass what [`Op::kept`] says.
