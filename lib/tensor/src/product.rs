@@ -10,6 +10,7 @@ mod few;
 use crate::dtype::Float;
 pub(crate) use few::FEW;
 use gemm_common::Parallelism;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,16 @@ impl<'a, T> View<'a, T> {
             column_stride: self.row_stride,
             of_steps: self.of_steps,
         }
+    }
+
+    /// Returns the view of some rows.
+    ///
+    /// # Panics
+    /// If they are not inside the view.
+    pub(crate) fn rows(self, rows: Range<usize>) -> Self {
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows of a matrix");
+        let start = (rows.start * self.row_stride).min(self.data.len());
+        Self { data: &self.data[start..], rows: rows.len(), ..self }
     }
 
     /// Says whether each row is a sequence of its own, of one step. If they are few, a product with them on the left adds in

@@ -3,7 +3,10 @@
 //! m ← μm + (1-μ)g; u = μm + (1-μ)g; θ ← θ·(1 - η·λ) - η·√max(1, rows/columns)·orthogonalized(u).
 //!
 //! `orthogonalized` is a Newton-Schulz iteration X ← aX + b(XXᵀ)X + c(XXᵀ)²X from u/‖u‖, which moves all singular
-//! values close to 1. A step of an m × n matrix costs 5·(4·r²·max(m, n) + 2·r³) FLOPs with r = min(m, n).
+//! values close to 1. A step of an m × n matrix costs 5·(4·r²·max(m, n) + 2·r³) FLOPs with r = min(m, n); on the CPU,
+//! which computes one half of the symmetric products, 5·(3·r²·max(m, n) + r³).
+
+mod orthogonalized;
 
 use super::Parameter;
 use super::decision::{DeviceStepControl, StepControl};
@@ -14,10 +17,10 @@ use crate::dtype::{Dtype, Float};
 use crate::kernel::product::{Epilogue, Matrix, Product};
 use crate::kernel::{Arg, ONLY_F32, Source, flat, source};
 use crate::parallel::{BLOCK_ELEMENTS, row_blocks};
-use crate::product::{View, product};
 use crate::tensor::Tensor;
 use crate::vectorize;
 use crate::with_float;
+use orthogonalized::orthogonalized;
 
 /// Source of the Muon kernels.
 pub(crate) static SOURCE: Source = source!("muon", ONLY_F32);
@@ -26,6 +29,8 @@ pub(crate) static SOURCE: Source = source!("muon", ONLY_F32);
 const ITERATIONS: usize = 5;
 const COEFFICIENTS: [f64; 3] = [3.4445, -4.7750, 2.0315];
 const EPSILON: f64 = 1e-7;
+/// Number of elements up to which a matrix has too few blocks for all threads of the CPU; these are updated side by side.
+const SMALL: usize = 256 * 1024;
 
 /// Hyperparameters of a step.
 #[derive(Clone, Copy, Debug)]
@@ -46,27 +51,40 @@ impl Muon {
         decided: &DeviceStepControl,
         parameters: impl IntoIterator<Item = Parameter<'a, 1>>,
     ) {
-        for parameter in parameters {
-            let Some((&rows, rest)) = parameter.value.shape().split_first() else {
-                panic!("Muon updates matrices")
-            };
-            let columns: usize = rest.iter().product();
-            // θ ← keep·θ + step·u.
-            let rate = self.learning_rate * parameter.rate;
-            let keep = 1.0 - rate * parameter.weight_decay;
-            let step = -rate * (rows as f64 / columns as f64).max(1.0).sqrt();
+        let mut small = Vec::new();
+        for mut parameter in parameters {
             match parameter.value.device() {
-                _ if rows * columns == 0 => {}
-                Device::Cpu => {
-                    let StepControl { applied, scale, .. } = decided.on_host();
-                    if applied {
-                        with_float!(parameter.value.dtype(), T => {
-                            self.on_cpu::<T>(scale, keep, step, [rows, columns], parameter);
-                        });
-                    }
-                }
-                _ => self.launch(decided, keep, step, [rows, columns], parameter),
+                Device::Cpu if parameter.value.len() <= SMALL => small.push(parameter),
+                _ => self.apply(decided, &mut parameter),
             }
+        }
+        row_blocks((&mut *small, 1), 1, |_, some| {
+            for parameter in some {
+                self.apply(decided, parameter);
+            }
+        });
+    }
+
+    fn apply(&self, decided: &DeviceStepControl, parameter: &mut Parameter<1>) {
+        let Some((&rows, rest)) = parameter.value.shape().split_first() else {
+            panic!("Muon updates matrices")
+        };
+        let columns: usize = rest.iter().product();
+        // θ ← keep·θ + step·u.
+        let rate = self.learning_rate * parameter.rate;
+        let keep = 1.0 - rate * parameter.weight_decay;
+        let step = -rate * (rows as f64 / columns as f64).max(1.0).sqrt();
+        match parameter.value.device() {
+            _ if rows * columns == 0 => {}
+            Device::Cpu => {
+                let StepControl { applied, scale, .. } = decided.on_host();
+                if applied {
+                    with_float!(parameter.value.dtype(), T => {
+                        self.on_cpu::<T>(scale, keep, step, [rows, columns], parameter);
+                    });
+                }
+            }
+            _ => self.launch(decided, keep, step, [rows, columns], parameter),
         }
     }
 
@@ -76,7 +94,7 @@ impl Muon {
         keep: f64,
         step: f64,
         shape: [usize; 2],
-        parameter: Parameter<1>,
+        parameter: &mut Parameter<1>,
     ) {
         let Parameter { gradient, value, moments: [m], .. } = parameter;
         let g: &[T] = gradient.read();
@@ -113,7 +131,7 @@ impl Muon {
         keep: f64,
         step: f64,
         shape: [usize; 2],
-        parameter: Parameter<1>,
+        parameter: &mut Parameter<1>,
     ) {
         let Parameter { gradient, value, moments: [m], .. } = parameter;
         let (device, len) = (value.device(), value.len());
@@ -125,7 +143,7 @@ impl Muon {
         run(
             "muon_momentum",
             len,
-            args![gradient, m, &mut u, decided.tensor(), momentum, len as i64],
+            args![*gradient, &mut **m, &mut u, decided.tensor(), momentum, len as i64],
         );
         let square = norm::square(device, [&u]);
         run("muon_normalize", len, args![&mut u, &square, EPSILON as f32, len as i64]);
@@ -154,58 +172,6 @@ impl Muon {
             std::mem::swap(&mut u, &mut next);
         }
         let [keep, step] = [keep, step].map(|x| x as f32);
-        run("muon_step", len, args![value, &u, decided.tensor(), keep, step, len as i64]);
+        run("muon_step", len, args![&mut **value, &u, decided.tensor(), keep, step, len as i64]);
     }
-}
-
-/// Returns the result of the Newton-Schulz iteration for a matrix whose norm is at most 1.
-fn orthogonalized<T: Float>(mut x: Vec<T>, [rows, columns]: [usize; 2]) -> Vec<T> {
-    let n = rows.min(columns);
-    let [a, b, c] = COEFFICIENTS.map(T::of);
-    let (mut gram, mut gram2, mut next) =
-        (vec![T::ZERO; n * n], vec![T::ZERO; n * n], vec![T::ZERO; rows * columns]);
-    // Computes out = lhs·rhs in blocks of rows, where `lhs` returns a range of rows.
-    fn multiply<'a, T: Float>(
-        out: &mut [T],
-        width: usize,
-        lhs: impl Fn(std::ops::Range<usize>) -> View<'a, T> + Sync,
-        rhs: View<'a, T>,
-    ) {
-        row_blocks((out, width), crate::parallel::rows_per_block(width), |range, out| {
-            product(out, width, false, T::ONE, lhs(range), rhs);
-        });
-    }
-    for _ in 0..ITERATIONS {
-        let whole = View::new(&x, rows, columns, columns);
-        let some = |r: std::ops::Range<usize>| {
-            View::new(&x[r.start * columns..], r.len(), columns, columns)
-        };
-        if rows <= columns {
-            multiply(&mut gram, n, some, whole.transposed());
-        } else {
-            let columns_of = |r: std::ops::Range<usize>| {
-                View::new(&x[r.start..], rows, r.len(), columns).transposed()
-            };
-            multiply(&mut gram, n, columns_of, whole);
-        }
-        multiply(
-            &mut gram2,
-            n,
-            |r| View::new(&gram[r.start * n..], r.len(), n, n),
-            View::new(&gram, n, n, n),
-        );
-        for (i, (g, g2)) in gram.iter_mut().zip(&gram2).enumerate() {
-            *g = b * *g + c * *g2;
-            if i % (n + 1) == 0 {
-                *g = a + *g;
-            }
-        }
-        if rows <= columns {
-            multiply(&mut next, columns, |r| View::new(&gram[r.start * n..], r.len(), n, n), whole);
-        } else {
-            multiply(&mut next, columns, some, View::new(&gram, n, n, n));
-        }
-        std::mem::swap(&mut x, &mut next);
-    }
-    x
 }
