@@ -3,9 +3,8 @@
 Tiny models of Qwen3, Qwen2 and Llama with random weights, saved by transformers, are trained here, completely, with LoRA, and with
 LoRA on a base in 4 bits; then transformers and PEFT load what `ckpt export` wrote. In f32, logits must be within 1e-5 of the largest
 one, losses of conversations within 1e-5 of those of `evaluate score`, and the tokens of greedy generation must be equal. On a CPU
-bitsandbytes repacks weights for evaluation and computes in bf16, so its models are compared in training mode, without dropout.
-
-With --generate, the answers of `evaluate predict` are compared with those of transformers, too.
+bitsandbytes repacks weights for evaluation and computes in bf16, so its models are compared in training mode, without dropout. The
+answers of `evaluate predict` are those of transformers, too.
 
     .deps/interop/bin/python tests/interop/decoders.py target/release
 """
@@ -24,7 +23,6 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, Gener
                           Qwen3Config)
 from transformers.utils import logging
 
-GENERATE = "--generate" in sys.argv[2:]
 LENGTH = 96
 LAYERS = 2
 NEW_TOKENS = 24
@@ -178,7 +176,7 @@ def generated(model, tokenizer, prompts, stops):
 
 
 def compare_answers(what, name, merged, other, tokenizer, prompts):
-    """Greedy answers of the exported model and of another form of it, if there is one, and with --generate of the run itself."""
+    """Greedy answers of the exported model and of another form of it, if there is one, and of the run itself."""
     stops = merged.generation_config.eos_token_id
     answers = generated(merged, tokenizer, prompts, stops)
     count = sum(map(len, answers))
@@ -186,14 +184,13 @@ def compare_answers(what, name, merged, other, tokenizer, prompts):
     if other is not None:
         assert answers == generated(other, tokenizer, prompts, stops), f"{what}: the answers differ"
         passed(f"{what}: {count} tokens of {len(prompts)} answers equal")
-    if GENERATE:
-        with open("prompts.jsonl", "w", encoding="utf-8") as file:
-            file.writelines(json.dumps({"messages": prompt}) + "\n" for prompt in prompts)
-        run("evaluate", "predict", name, "--inputs", "prompts.jsonl", "--max-new-tokens", str(NEW_TOKENS), "-o", f"{name}.jsonl")
-        with open(f"{name}.jsonl", encoding="utf-8") as file:
-            ours = [json.loads(line)["text"] for line in file]
-        assert ours == tokenizer.batch_decode(answers, skip_special_tokens=True), f"{what}: evaluate predict differs"
-        passed(f"{what}: {len(ours)} answers of evaluate predict equal")
+    with open("prompts.jsonl", "w", encoding="utf-8") as file:
+        file.writelines(json.dumps({"messages": prompt}) + "\n" for prompt in prompts)
+    run("evaluate", "predict", name, "--inputs", "prompts.jsonl", "--max-new-tokens", str(NEW_TOKENS), "-o", f"{name}.jsonl")
+    with open(f"{name}.jsonl", encoding="utf-8") as file:
+        ours = [json.loads(line)["text"] for line in file]
+    assert ours == tokenizer.batch_decode(answers, skip_special_tokens=True), f"{what}: evaluate predict differs"
+    passed(f"{what}: {len(ours)} answers of evaluate predict equal")
 
 
 def compare_folder(what, folder, base, tokenizer, conversations):

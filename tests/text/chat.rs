@@ -38,6 +38,14 @@ fn conversations_become_tokens() {
     assert!(!stderr.contains("truncated"), "{stderr}");
     assert!(told("llama3", "--max-length 40 -o cut").contains("10 records have more than 40"));
 
+    // Roles are part of the text that a vocabulary is learned from.
+    done(folder, "ds-prep vocabulary split.json --size 300 -o learned");
+    let learned = fs::read(folder.join("learned/tokenizer.json")).unwrap();
+    let learned: serde_json::Value = serde_json::from_slice(&learned).unwrap();
+    for role in ["user", "assistant"] {
+        assert!(learned["model"]["vocab"][role].is_u64(), "{role} is several tokens");
+    }
+
     refused(folder, &tokenize("qwen3", "--stride 4 -o x"), 2, "no effect on conversations");
     refused(folder, &tokenize("qwen3", "--max-length 8 -o x"), 65, "raise --max-length");
     refused(folder, "ds-prep tokenize split.json --tokenizer . -o x", 66, "no tokenizer.json");
