@@ -309,6 +309,11 @@ impl<'a> Forward<'a> {
         self.tape.apply(op, inputs)
     }
 
+    /// Applies an op that adds to its first input.
+    pub fn apply_onto(&self, op: impl Op, first: Var, others: &[&Var]) -> Result<Var> {
+        self.tape.apply_onto(op, first, others)
+    }
+
     /// Whether [`Self::block`] may recompute blocks. Otherwise, a block with several outputs need not join them.
     pub fn recomputes(&self) -> bool {
         self.tape.is_recording() && self.recompute.as_ref().is_some_and(|own| own.is_on())

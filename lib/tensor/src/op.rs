@@ -27,6 +27,7 @@ use crate::kernel;
 use crate::tensor::Tensor;
 pub use grads::{Derivative, GradBuffer, Grads};
 pub(crate) use grads::{GradientPlan, Input, Multiplication, accumulate};
+use std::iter;
 
 /// Tensors saved by forward for backward; clones share memory, so saving an input costs nothing.
 pub type Saved = Vec<Tensor>;
@@ -81,6 +82,12 @@ pub trait Op: Launch {
         kernel::ALL_DTYPES
     }
 
+    /// Whether the op adds to input 0. Then `out` already holds it, in its own memory where nothing else uses that
+    /// ([`Tape::apply_onto`](crate::Tape::apply_onto)), and forward passes get only the other inputs.
+    fn adds(&self) -> bool {
+        false
+    }
+
     /// Computes all of `out` on the CPU and returns the tensors that `backward` needs.
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved;
 
@@ -118,18 +125,38 @@ pub(crate) fn wrong_dtype(op: &dyn Op, inputs: &[Dtype]) -> Option<(usize, Dtype
 
 /// Runs [`Op::forward`] on the device of the inputs, into a new tensor.
 pub(crate) fn forward(op: &dyn Op, inputs: &[&Tensor], shape: &[usize]) -> (Tensor, Saved) {
+    if let Some((first, others)) = inputs.split_first()
+        && op.adds()
+    {
+        return forward_onto(op, (*first).clone(), others);
+    }
     let (device, compute) =
         inputs.first().map_or((Device::Cpu, Dtype::F32), |x| (x.device(), x.dtype()));
     let dtype = op.output_dtype(compute);
-    if let Some(traced) = crate::trace::record(op, inputs, shape, dtype) {
+    let out = || Tensor::untouched(shape, dtype);
+    if let Some(traced) = crate::trace::record(op, inputs, out) {
         return traced;
     }
     let mut out = Tensor::empty_on(device, shape, dtype);
-    let saved = match device {
-        Device::Cpu => op.forward(inputs, &mut out),
-        _ => op.launch_forward(inputs, &mut out),
-    };
+    let saved = run_forward(op, inputs, &mut out);
     (out, saved)
+}
+
+/// Runs [`Op::forward`] of an op that adds to input 0, which is `out`.
+pub(crate) fn forward_onto(op: &dyn Op, mut out: Tensor, others: &[&Tensor]) -> (Tensor, Saved) {
+    let inputs: Vec<&Tensor> = iter::once(&out).chain(others.iter().copied()).collect();
+    if let Some(traced) = crate::trace::record(op, &inputs, || out.clone()) {
+        return traced;
+    }
+    let saved = run_forward(op, others, &mut out);
+    (out, saved)
+}
+
+fn run_forward(op: &dyn Op, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+    match out.device() {
+        Device::Cpu => op.forward(inputs, out),
+        _ => op.launch_forward(inputs, out),
+    }
 }
 
 /// Runs [`Op::backward`] on the device of `dy`: adds the gradients of `inputs` to `all`, which is indexed by variable.

@@ -86,6 +86,11 @@ impl<'a, T> View<'a, T> {
         }
     }
 
+    /// Number of columns.
+    pub(crate) fn columns(&self) -> usize {
+        self.columns
+    }
+
     /// Returns the view of some rows.
     ///
     /// # Panics
@@ -181,6 +186,16 @@ pub unsafe fn product_into<T: Float>(
             Parallelism::None,
         );
     }
+    count(start);
+}
+
+/// Computes out = alpha·lhs·rhs, with rows of rhs.columns elements, for a rhs of few columns.
+///
+/// # Panics
+/// If the sizes do not fit, or the elements of a row of lhs or of rhs are not adjacent in memory.
+pub(crate) fn narrow<T: Float>(out: &mut [T], alpha: T, lhs: View<T>, rhs: View<T>) {
+    let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
+    few::narrow(out, alpha, lhs, rhs);
     count(start);
 }
 

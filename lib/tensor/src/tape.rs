@@ -1,14 +1,12 @@
 //! Reverse-mode automatic differentiation: nodes are recorded in execution order and visited in reverse.
 
+mod apply;
 mod record;
 
-use crate::device::Device;
-use crate::dtype::Dtype;
 use crate::kernel;
-use crate::op::{self, GradBuffer, Input, Multiplication, Op};
-use crate::ops::cast::{self, Cast};
+use crate::op::{self, GradBuffer, Input, Multiplication};
 use crate::tensor::Tensor;
-use record::{BackwardKind, Node, Record};
+use record::{BackwardKind, Record};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,73 +102,6 @@ impl Tape {
         let mut record = self.record.borrow_mut();
         record.variables += 1;
         Var { value, id: Some(record.variables - 1), tape: self.number }
-    }
-
-    /// Runs an op. Errors: a bug if the inputs do not fit the op, because shapes from files and configurations are
-    /// validated where they are read.
-    pub fn apply(&self, op: impl Op, inputs: &[&Var]) -> Result<Var> {
-        let shapes: Vec<&[usize]> = inputs.iter().map(|v| v.shape()).collect();
-        let shape = op
-            .shape(&shapes)
-            .map_err(|why| Error::bug(format!("{} of {shapes:?}: {why}", op.name())))?;
-        let device = inputs.first().map_or(Device::Cpu, |v| v.value.device());
-        let dtypes: Vec<Dtype> = inputs.iter().map(|v| v.value.dtype()).collect();
-        if let Some((i, required)) = op::wrong_dtype(&op, &dtypes) {
-            let (name, found) = (op.name(), dtypes[i]);
-            return Err(Error::bug(format!("{name}: input {i} is {found}, must be {required}")));
-        }
-        if let Some(other) = inputs.iter().map(|v| v.value.device()).find(|d| *d != device) {
-            return Err(Error::bug(format!("{}: inputs are on {device} and {other}", op.name())));
-        }
-        self.owns(inputs, || op.name())?;
-        if let Some(i) =
-            op.constants().iter().find(|i| inputs.get(**i).is_some_and(|v| v.id.is_some()))
-        {
-            return Err(Error::bug(format!("{}: input {i} has no gradient", op.name())));
-        }
-        self.operations.set(self.operations.get() + op.flops(&shapes));
-        let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
-        let (out, saved) = op::forward(&op, &values, &shape);
-        Ok(self.node(out, inputs, || BackwardKind::Op(Box::new(op), saved)))
-    }
-
-    /// Casts many variables at once, as [`Cast`] does one by one.
-    pub fn cast_all(&self, inputs: &[&Var], dtype: Dtype) -> Result<Vec<Var>> {
-        self.owns(inputs, || "cast")?;
-        let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
-        let Some(cast) = cast::convert_all(&values, dtype) else {
-            return inputs.iter().map(|v| self.apply(Cast(dtype), &[v])).collect();
-        };
-        let elements: usize = values.iter().map(|value| value.len()).sum();
-        self.operations.set(self.operations.get() + elements);
-        let kind = || BackwardKind::Op(Box::new(Cast(dtype)), Vec::new());
-        Ok(inputs.iter().zip(cast).map(|(v, value)| self.node(value, &[v], kind)).collect())
-    }
-
-    /// Records a node with this output; returns a constant if no input needs a gradient.
-    fn node(&self, value: Tensor, inputs: &[&Var], kind: impl FnOnce() -> BackwardKind) -> Var {
-        if !self.recording || inputs.iter().all(|v| v.id.is_none()) {
-            return constant(value);
-        }
-        let mut record = self.record.borrow_mut();
-        let output = record.variables;
-        record.variables += 1;
-        let inputs = inputs.iter().map(|v| v.input()).collect();
-        let shape = value.shape().into();
-        record.nodes.push(Node { kind: kind(), inputs, output, shape });
-        Var { value, id: Some(output), tape: self.number }
-    }
-
-    /// Checks that `vars` belong to this tape: on another tape, their ids mean different gradients. Errors: a bug if
-    /// one does not.
-    fn owns(&self, vars: &[&Var], what: impl Fn() -> &'static str) -> Result<()> {
-        let is_foreign = |v: &&Var| v.id.is_some() && v.tape != self.number;
-        match vars.iter().position(is_foreign) {
-            Some(i) if self.recording => {
-                Err(Error::bug(format!("{}: variable {i} belongs to another tape", what())))
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Marks a variable as the boundary of a block that [`Tape::recomputed`] might recompute: the op that computes its

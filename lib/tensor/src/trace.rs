@@ -1,7 +1,6 @@
 //! Records which ops a computation consists of, from shapes alone: nothing is computed, so a model that is far too
 //! large for this machine can be examined on it.
 
-use crate::dtype::Dtype;
 use crate::op::{Op, Saved};
 use crate::tensor::Tensor;
 use std::cell::RefCell;
@@ -43,20 +42,19 @@ pub fn trace<R>(work: impl FnOnce() -> R) -> (R, Vec<TracedOp>) {
     (result, ops.unwrap_or_default())
 }
 
-/// Records an op in place of its forward pass, if ops are traced.
+/// Records an op in place of its forward pass, if ops are traced; `out` returns its output.
 pub(crate) fn record(
     op: &dyn Op,
     inputs: &[&Tensor],
-    shape: &[usize],
-    dtype: Dtype,
+    out: impl FnOnce() -> Tensor,
 ) -> Option<(Tensor, Saved)> {
     TRACE.with(|trace| {
         let mut trace = trace.borrow_mut();
         let ops = trace.as_mut()?;
-        let out = Tensor::untouched(shape, dtype);
+        let out = out();
         let shapes: Vec<&[usize]> = inputs.iter().map(|x| x.shape()).collect();
         // The output of a loss is in f32 whatever it computes in.
-        let (name, element) = (op.name(), inputs.first().map_or(dtype, |x| x.dtype()).bytes());
+        let (name, element) = (op.name(), inputs.first().unwrap_or(&&out).dtype().bytes());
         let (flops, written) = (op.flops(&shapes), out.bytes());
         // Only some rows of a table are read.
         let read =
@@ -74,6 +72,7 @@ pub(crate) fn record(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::Dtype;
     use crate::ops::activation::Activation;
     use crate::ops::linear::Linear;
     use crate::{Tape, constant, memory};

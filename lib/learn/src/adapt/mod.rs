@@ -177,10 +177,10 @@ impl Adapter {
     }
 
     /// Adds the LoRA update: maps the layer's input x [.., inputs] and output y [.., outputs] to y + s·(drop(x) Aᵀ) Bᵀ.
-    pub(crate) fn add(&self, forward: &Forward, x: &Var, y: &Var) -> Result<Var> {
+    pub(crate) fn add(&self, forward: &Forward, x: &Var, y: Var) -> Result<Var> {
         let x = forward.dropout(x, self.dropout)?;
         let [a, b] = [self.a, self.b].map(|id| forward.get(id));
-        forward.apply(LowRank { scale: self.scale }, &[y, &x, a, b])
+        forward.apply_onto(LowRank { scale: self.scale }, y, &[&x, a, b])
     }
 }
 

@@ -108,7 +108,7 @@ impl Linear {
             }
         }?;
         let Some(adapter) = &self.adapter else { return Ok(y) };
-        let y = adapter.add(forward, x, &y)?;
+        let y = adapter.add(forward, x, y)?;
         match self.activation {
             Activation::Identity => Ok(y),
             activation => forward.apply(activation, &[&y]),

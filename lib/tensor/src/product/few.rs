@@ -1,5 +1,6 @@
-//! Products of few rows with a matrix, such as one token of each sequence with a weight. They are bound by reading the
-//! matrix, which is therefore read once and not packed.
+//! Products of few rows with a matrix, such as one token of each sequence with a weight, and with a matrix of few columns,
+//! such as the first of a low-rank update. They are bound by reading the largest matrix, which is therefore read once and not
+//! packed.
 //!
 //! A result is a sum over the inner dimension in an order that depends neither on the number of rows nor on their
 //! position: a row gives the same bits alone and together with others.
@@ -18,6 +19,8 @@ use pulp::{Simd, WithSimd};
 pub(crate) const FEW: usize = 8;
 /// Rows and columns (or vectors of columns) whose sums are in registers at a time.
 const TILE: usize = 4;
+/// Rows at a time if there is one vector of columns.
+const TALL: usize = 8;
 
 /// Computes out (+)= alpha·lhs·rhs if lhs has few rows and the elements of lhs and of rhs are adjacent in memory, along
 /// an axis of each. Returns whether it did.
@@ -44,6 +47,18 @@ pub(super) unsafe fn product<T: Float>(
         return false;
     }
     true
+}
+
+/// Computes out = alpha·lhs·rhs, with rows of rhs.columns elements, for a rhs of few columns.
+///
+/// # Panics
+/// If the sizes do not fit, or the elements of a row of lhs or of rhs are not adjacent in memory.
+pub(super) fn narrow<T: Float>(out: &mut [T], alpha: T, lhs: View<T>, rhs: View<T>) {
+    let (len, out_stride) = (lhs.rows * rhs.columns, rhs.columns);
+    assert!(lhs.columns == rhs.rows && lhs.column_stride == 1 && rhs.column_stride == 1);
+    assert_eq!(out.len(), len);
+    let work = Work { out: out.as_mut_ptr(), out_stride, alpha, add: false, lhs, rhs };
+    pulp::Arch::new().dispatch(Sums(work));
 }
 
 /// Elements as vectors and a rest.
@@ -75,11 +90,11 @@ impl<'a, T: Float> Work<'a, T> {
     }
 }
 
-/// Calls a method with a const number of rows for all rows, [`TILE`] at a time.
+/// Calls a method with a const number of rows for all rows from `$first`, [`TILE`] at a time.
 macro_rules! for_tiles_of_rows {
-    ($self:ident . $method:ident::<$J:ident>($simd:expr, $column:expr)) => {
+    ($self:ident . $method:ident::<$J:ident>($simd:expr, $column:expr), $first:expr) => {
         let rows = $self.0.lhs.rows;
-        for row in (0..rows).step_by(TILE) {
+        for row in ($first..rows).step_by(TILE) {
             match rows - row {
                 1 => $self.$method::<S, 1, $J>($simd, row, $column),
                 2 => $self.$method::<S, 2, $J>($simd, row, $column),
@@ -96,7 +111,7 @@ struct Dots<'a, T>(Work<'a, T>);
 impl<T: Float> Dots<'_, T> {
     #[inline(always)]
     fn columns<S: Simd, const J: usize>(&mut self, simd: S, column: usize) {
-        for_tiles_of_rows!(self.tile::<J>(simd, column));
+        for_tiles_of_rows!(self.tile::<J>(simd, column), 0);
     }
 
     #[inline(always)]
@@ -179,7 +194,11 @@ struct Sums<'a, T>(Work<'a, T>);
 impl<T: Float> Sums<'_, T> {
     #[inline(always)]
     fn columns<S: Simd, const J: usize>(&mut self, simd: S, column: usize) {
-        for_tiles_of_rows!(self.tile::<J>(simd, column));
+        let tall = if J == 1 { self.0.lhs.rows / TALL * TALL } else { 0 };
+        for row in (0..tall).step_by(TALL) {
+            self.tile::<S, TALL, J>(simd, row, column);
+        }
+        for_tiles_of_rows!(self.tile::<J>(simd, column), tall);
     }
 
     /// J whole vectors of columns, or part of one.
@@ -199,14 +218,16 @@ impl<T: Float> Sums<'_, T> {
         }
         let mut sums = [[T::splat(simd, T::ZERO); J]; R];
         for k in 0..work.lhs.columns {
-            let (vectors, rest) = T::split(simd, &work.rhs.data[k * stride + column..][..len]);
-            for i in 0..J {
-                let w = match vectors.get(i) {
-                    Some(vector) => *vector,
-                    None => T::load_part(simd, rest),
-                };
-                for r in 0..R {
-                    sums[r][i] = T::fma(simd, T::splat(simd, xs[r][k]), w, sums[r][i]);
+            let row = &work.rhs.data[k * stride + column..][..len];
+            let w = match <&[T::Vector<S>; J]>::try_from(T::split(simd, row).0) {
+                Ok(whole) => *whole,
+                // Part of one.
+                Err(_) => [T::load_part(simd, row); J],
+            };
+            for r in 0..R {
+                let x = T::splat(simd, xs[r][k]);
+                for i in 0..J {
+                    sums[r][i] = T::fma(simd, x, w[i], sums[r][i]);
                 }
             }
         }
@@ -243,7 +264,7 @@ impl<T: Float> WithSimd for Sums<'_, T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{View, product};
+    use super::super::{View, narrow, product};
 
     /// Integers, whose sums are exact, in every layout of rhs.
     #[test]
@@ -267,6 +288,21 @@ mod tests {
                     assert_eq!(dots[i], of(&|l| b[column * (k + 2) + l]), "{m} {n} {k}");
                     assert_eq!(sums[i], of(&|l| c[l * (n + 2) + column]), "{m} {n} {k}");
                 }
+            }
+        }
+    }
+
+    /// The same for many rows and few columns.
+    #[test]
+    fn few_columns_agree_with_the_definition() {
+        for (m, n, k) in [(1, 1, 1), (23, 16, 9), (40, 5, 7), (17, 40, 3)] {
+            let a: Vec<f32> = (0..m * k).map(|i| ((i * 37 + 11) % 11) as f32 - 5.0).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| ((i * 29 + 5) % 7) as f32 - 3.0).collect();
+            let mut out = vec![f32::NAN; m * n];
+            narrow(&mut out, 0.5, View::new(&a, m, k, k), View::new(&b, k, n, n));
+            for (i, out) in out.iter().enumerate() {
+                let sum: f32 = (0..k).map(|l| a[i / n * k + l] * b[l * n + i % n]).sum();
+                assert_eq!(*out, 0.5 * sum, "{m} {n} {k}");
             }
         }
     }

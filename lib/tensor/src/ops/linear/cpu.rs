@@ -95,7 +95,7 @@ pub(crate) fn forward<T: Float>(
 }
 
 /// Returns the transpose of a matrix with the given sizes.
-fn transposed<T: Float>(x: &[T], [rows, columns]: [usize; 2]) -> Scratch<T> {
+pub(crate) fn transposed<T: Float>(x: &[T], [rows, columns]: [usize; 2]) -> Scratch<T> {
     let mut out = Scratch::uninit(rows * columns);
     row_blocks((&mut *out, rows), TILE, |range, out| {
         vectorize!({
@@ -262,7 +262,7 @@ fn add_rows<T: Float>(sum: &mut [T], x: &[T]) {
 }
 
 /// Writes the sum over lanes, in order, to `grad`, or accumulates.
-fn collect<T: Float>(sums: &[T], lanes: usize, grad: &mut GradBuffer) {
+pub(crate) fn collect<T: Float>(sums: &[T], lanes: usize, grad: &mut GradBuffer) {
     let add = grad.accumulate;
     let total = grad.tensor.write::<T>();
     let width = total.len();

@@ -2,7 +2,7 @@
 //! x [.., K], A [r, K], B [N, r] and a factor s.
 //!
 //! With l = s·x Aᵀ, which is saved: dy = dout, dB = doutᵀ l, dl = dout B, dx = s·dl A, dA = s·dlᵀ x. Costs 2·R·r·(N + K)
-//! FLOPs forward and twice as many backward (R rows); forward also reads y and writes the output.
+//! FLOPs forward and twice as many backward (R rows); forward also reads y and writes the output, in place.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -43,18 +43,22 @@ impl Op for LowRank {
         vec![inputs[1].clone(), inputs[2].clone(), inputs[3].clone(), low]
     }
 
-    fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
-        let [y, x, a, b] = [0, 1, 2, 3].map(|i| inputs[i]);
+    fn adds(&self) -> bool {
+        true
+    }
+
+    fn forward(&self, others: &[&Tensor], out: &mut Tensor) -> Saved {
+        let [x, a, b] = [0, 1, 2].map(|i| others[i]);
         let mut low = Tensor::empty(&[x.rows(), a.shape()[0]], x.dtype());
         with_float!(x.dtype(), T => {
-            cpu::forward::<T>(T::of(self.scale), [y, x, a, b], low.write(), out.write());
+            cpu::forward::<T>(T::of(self.scale), [x, a, b], low.write(), out.write());
         });
         vec![x.clone(), a.clone(), b.clone(), low]
     }
 
-    fn backward(&self, saved: &Saved, mut dy: Tensor, grads: &mut Grads) {
+    fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
         with_float!(dy.dtype(), T => {
-            cpu::backward::<T>(T::of(self.scale), saved, &mut dy, grads.buffers([1, 2, 3]));
+            cpu::backward::<T>(T::of(self.scale), saved, &dy, grads.buffers([1, 2, 3]));
         });
         grads.accumulate(0, dy);
     }
@@ -75,6 +79,7 @@ pub fn cases() -> Vec<Case> {
         case(1.0, &[3, 5], [7, 11, 2]),
         case(0.5, &[4], [3, 2, 5]),
         case(2.0, &[259], [33, 17, 4]),
+        case(0.5, &[530], [40, 33, 36]),
         case(1.0, &[2, 130], [72, 136, 8]),
         case(0.25, &[32, 128], [512, 128, 16]),
     ]
