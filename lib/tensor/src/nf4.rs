@@ -94,25 +94,36 @@ impl Nf4 {
     /// If the tensors are not those of [`Self::pieces`] on the host, or `out` has another length.
     pub fn dequantise<T: Float>(&self, pieces: &[&Tensor], out: &mut [T]) {
         assert_eq!(out.len(), self.len(), "elements of a dequantised weight");
+        row_blocks((out, 1), PART, |range, out| self.dequantise_part(pieces, range.start, out));
+    }
+
+    /// Writes the values from element `start` on, a multiple of [`BLOCK`], to `out`, on this thread.
+    ///
+    /// # Panics
+    /// As for [`Self::dequantise`].
+    pub(crate) fn dequantise_part<T: Float>(
+        &self,
+        pieces: &[&Tensor],
+        start: usize,
+        out: &mut [T],
+    ) {
         let (codes, numbers) = (pieces[0].read::<u8>(), pieces[2].read::<f32>());
         let pairs: [[f32; 2]; 256] =
             std::array::from_fn(|byte| [numbers[byte >> 4], numbers[byte & 15]]);
-        row_blocks((out, 1), PART, |range, out| {
-            for (block, out) in out.chunks_mut(BLOCK).enumerate() {
-                let first = range.start + block * BLOCK;
-                let scale = self.scale(pieces, first / BLOCK);
-                let codes = &codes[first / 2..(first + out.len()).div_ceil(2)];
-                let mut values = [0.0_f32; BLOCK];
-                for (two, code) in values.chunks_exact_mut(2).zip(codes) {
-                    two.copy_from_slice(&pairs[usize::from(*code)]);
-                }
-                vectorize!({
-                    for (out, x) in out.iter_mut().zip(&values) {
-                        *out = T::of(f64::from(*x * scale));
-                    }
-                });
+        for (block, out) in out.chunks_mut(BLOCK).enumerate() {
+            let first = start + block * BLOCK;
+            let scale = self.scale(pieces, first / BLOCK);
+            let codes = &codes[first / 2..(first + out.len()).div_ceil(2)];
+            let mut values = [0.0_f32; BLOCK];
+            for (two, code) in values.chunks_exact_mut(2).zip(codes) {
+                two.copy_from_slice(&pairs[usize::from(*code)]);
             }
-        });
+            vectorize!({
+                for (out, x) in out.iter_mut().zip(&values) {
+                    *out = T::of(f64::from(*x * scale));
+                }
+            });
+        }
     }
 
     /// The scale of a block.
@@ -125,8 +136,13 @@ impl Nf4 {
 
 /// Writes a dense tensor on the host, of any floating-point dtype, to `out`.
 pub(crate) fn widen<T: Float>(from: &Tensor, out: &mut [T]) {
-    let dtype = from.dtype();
-    row_blocks((out, 1), PART, |range, out| match dtype {
+    row_blocks((out, 1), PART, |range, out| widen_part(from, range.start, out));
+}
+
+/// Writes the elements from `start` on to `out`, on this thread.
+pub(crate) fn widen_part<T: Float>(from: &Tensor, start: usize, out: &mut [T]) {
+    let range = start..start + out.len();
+    match from.dtype() {
         Dtype::Bf16 => {
             let from = &from.read::<bf16>()[range];
             vectorize!({
@@ -135,12 +151,12 @@ pub(crate) fn widen<T: Float>(from: &Tensor, out: &mut [T]) {
                 }
             });
         }
-        _ => crate::with_element!(dtype, S => {
+        dtype => crate::with_element!(dtype, S => {
             for (out, x) in out.iter_mut().zip(&from.read::<S>()[range]) {
                 *out = T::of(crate::Element::f64(*x));
             }
         }),
-    });
+    }
 }
 
 /// Quantises a weight [outputs, inputs] of any floating-point dtype, on the host; with `nested`, its scales too. Returns the

@@ -3,9 +3,10 @@
 //!
 //! W is brought into the dtype of x for the time of a product, in the forward pass and again in the backward pass, so that
 //! only one weight at a time takes that memory: the values, and so all results, are those of [`Linear`] with a weight that
-//! was dequantised once. On a GPU, a few rows are multiplied by the codes themselves. Costs 2·R·N·K FLOPs forward and as
+//! was dequantised once. Single steps of few sequences take parts of W at a time instead, on a GPU its codes. Costs 2·R·N·K FLOPs forward and as
 //! many backward (R rows); a product of many rows also moves 0.5 and 2 or 4 bytes per weight to dequantise it.
 
+mod cpu;
 pub(crate) mod cuda;
 
 use super::activation::Activation;
@@ -13,6 +14,7 @@ use super::linear::Linear;
 use crate::dtype::Dtype;
 use crate::nf4::{Nf4, widen};
 use crate::op::{Case, Draw, Grads, Op, Saved};
+use crate::product::FEW;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -150,6 +152,16 @@ impl Op for FrozenLinear {
     }
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
+        let (x, pieces) = (inputs[0], self.pieces(inputs));
+        let of_steps = matches!(x.shape(), [_, .., 1, _]) && (1..=FEW).contains(&x.rows());
+        if let Some(shape) = self.weight_shape(pieces[0].shape())
+            && of_steps
+            && self.activation == Activation::Identity
+        {
+            let (weight, bias) = ((self.weight, &*pieces, shape), self.bias.then(|| inputs[2]));
+            with_float!(x.dtype(), T => cpu::forward_steps::<T>(weight, x, bias, out.write()));
+            return self.saved(vec![x.clone(), pieces[0].clone()], inputs);
+        }
         let w = self.expanded(inputs[0], &self.pieces(inputs));
         self.saved(self.linear().forward(&self.dense(inputs, &w), out), inputs)
     }

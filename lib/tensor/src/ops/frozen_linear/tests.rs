@@ -3,10 +3,15 @@ use crate::check::draw;
 use crate::nf4;
 use crate::tape::{Tape, Var, constant};
 
-/// Output, dx and db of a frozen layer and of [`Linear`] with the dequantised weight.
-fn both(weight: &Tensor, storage: Storage, pieces: &[Tensor], rows: usize) -> [[Tensor; 3]; 2] {
+/// Output, dx and db of a frozen layer and of [`Linear`] with the dequantised weight, for x [rows.., K].
+fn both(
+    weight: &Tensor,
+    (storage, pieces): (Storage, &[Tensor]),
+    rows: &[usize],
+    activation: Activation,
+) -> [[Tensor; 3]; 2] {
     let [n, k] = [0, 1].map(|axis| weight.shape()[axis]);
-    let [x, b, dy] = [(0, vec![rows, k]), (1, vec![n]), (2, vec![rows, n])]
+    let [x, b, dy] = [(0, [rows, &[k]].concat()), (1, vec![n]), (2, [rows, &[n]].concat())]
         .map(|(i, shape)| draw(&shape, &Draw::Normal, 9, i).to_dtype(Dtype::F32));
     let run = |op: &dyn Fn(&Tape, &Var, &Var) -> Var| {
         let tape = Tape::new();
@@ -15,7 +20,6 @@ fn both(weight: &Tensor, storage: Storage, pieces: &[Tensor], rows: usize) -> [[
         let mut found = tape.backward_from(&y, dy.clone()).unwrap();
         [y.value().clone(), found.take(&x).unwrap(), found.take(&b).unwrap()]
     };
-    let activation = Activation::Gelu;
     let frozen = FrozenLinear { weight: storage, bias: true, activation };
     let dense = constant(weight.to_dtype(Dtype::F32));
     let pieces: Vec<Var> = pieces.iter().cloned().map(constant).collect();
@@ -39,10 +43,22 @@ fn results_are_those_of_a_weight_dequantised_once() {
         forms.push((whole, Storage::Nf4(layout), pieces));
     }
     for (whole, storage, pieces) in forms {
-        for rows in [3, 300] {
-            let [found, expected] = both(&whole, storage, &pieces, rows);
+        let one_step: &[usize] = &[3, 1];
+        for (rows, activation) in [
+            (&[3][..], Activation::Gelu),
+            (&[300], Activation::Gelu),
+            (one_step, Activation::Gelu),
+            (one_step, Activation::Identity),
+            (&[8, 1], Activation::Identity),
+            (&[9, 1], Activation::Identity),
+        ] {
+            let [found, expected] = both(&whole, (storage, &pieces), rows, activation);
             for (found, expected) in found.iter().zip(&expected) {
-                assert_eq!(found.to_f64(), expected.to_f64(), "{rows} rows, {storage:?}");
+                assert_eq!(
+                    found.to_f64(),
+                    expected.to_f64(),
+                    "{rows:?}, {activation:?}, {storage:?}"
+                );
             }
         }
     }
