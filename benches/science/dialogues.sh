@@ -1,5 +1,5 @@
 #!/bin/sh
-# A decoder of 2.1 million parameters learns synthetic dialogues from random weights in about five minutes on two cores, first
+# A decoder of 2.1 million parameters learns synthetic dialogues from random weights in about four minutes on two cores, first
 # tables of two entries, then everything; the same in NF4; and LoRA on NF4 to answers in another form. One seed at a time,
 # because time counts.
 # shellcheck source=benches/science/common.sh
