@@ -34,14 +34,14 @@ test: deps
 	cat "$$slurm"; sort "$$skips"; echo "make: $$(wc -l < "$$skips") skips"; exit $$status
 
 # The long versions of the reliability tests, about an hour: every fault at every failpoint, on a single rank and on the
-# first of two; every kernel compiled for sm_90a; 500 kills, and 100 of one rank of several; 200 signals; suspended
-# ranks; 100 power cuts (as root); data and latents that change during a run; minutes of fuzzing; 2,000 bit flips in the
-# header of each kind of file under a memory limit; planted secrets; and an outage of the SLURM controller. Seeds are
-# random and printed as SEED=N; set SEED=N in the environment to repeat a run.
+# first of two; every kernel compiled for sm_90a; every decoder in bf16 and in 4 bits on the emulator; 500 kills, and 100 of
+# one rank of several; 200 signals; suspended ranks; 100 power cuts (as root); data and latents that change during a run;
+# minutes of fuzzing; 2,000 bit flips in the header of each kind of file under a memory limit; planted secrets; and an outage
+# of the SLURM controller. Seeds are random and printed as SEED=N; set SEED=N in the environment to repeat a run.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	cargo build --workspace --locked --features $(FEATURES) --examples
-	$(TORTURE) --test numbers --test nvrtc -- --nocapture
+	$(TORTURE) --test numbers --test nvrtc --test language -- --nocapture
 	$(TORTURE) --test programs -- failpoints:: power_cut:: restart:: stop:: state:: data_parallel:: \
 	  hostile::fuzz hostile::flips hostile::planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture

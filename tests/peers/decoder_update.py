@@ -3,10 +3,11 @@
 
 The model is a small Qwen3 with random weights unless options give another size, or --folder names a folder of transformers.
 It is trained as a whole (update), with LoRA on all linear layers (lora), and with LoRA on weights in NF4 (qlora). One update is
-zero_grad, forward, cross entropy of the next token at every position, backward, clipping, AdamW (fused); attention is sdpa,
-without a mask. On a GPU --precision bf16 computes in bf16: the whole model and adapters are in f32 under autocast, as in the
+zero_grad, forward, cross entropy of the next token at every position, backward, clipping, AdamW (fused); attention is sdpa
+(or --attention), without a mask. On a GPU --precision bf16 computes in bf16: the whole model and adapters are in f32 under autocast, as in the
 Trainer with bf16; frozen weights are in bf16 or in 4 bits of bitsandbytes with double quantisation. Without bitsandbytes, qlora
-of the peer has dequantised weights, which the result says. malloc keeps freed memory, as in operator_update.py.
+of the peer has dequantised weights, which the result says. malloc keeps freed memory, as in operator_update.py, unless
+--malloc default.
 
 Both programs start from the same folder, rounded to bf16, and the same adapter, and read the same tokens; the losses of their
 first updates must agree. Each mode has two processes of its own, which stay in memory and answer one request at a time, in
@@ -41,6 +42,9 @@ parser.add_argument("--untied", action="store_true", help="the head has a matrix
 SIZES = [("batch", 32), ("tokens", 64), ("threads", 2)]
 for name, default in SIZES:
     parser.add_argument(f"--{name}", type=int, default=default)
+parser.add_argument("--attention", default="sdpa", help="attn_implementation of transformers")
+parser.add_argument("--malloc", choices=["tuned", "default"], default="tuned",
+                    help="of the peer: tuned, it keeps memory instead of returning it to the system, which is faster")
 parser.add_argument("--rank", type=int, default=16, help="r of LoRA; alpha is twice as large")
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
@@ -98,7 +102,7 @@ class Peer:
         self.torch, self.a, self.updates = torch, a, 0
         compute = torch.bfloat16 if a.precision == "bf16" else torch.float32
         # The whole model is trained in f32.
-        options = {"dtype": torch.float32 if a.serve == "update" else compute, "attn_implementation": "sdpa"}
+        options = {"dtype": torch.float32 if a.serve == "update" else compute, "attn_implementation": a.attention}
         if a.serve == "qlora" and has_bitsandbytes():
             options["quantization_config"] = BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute)
@@ -215,7 +219,7 @@ def main(a):
 
     device = torch.cuda.get_device_name() if a.device != "cpu" else processor()
     result = {"device": device, "torch": torch.__version__, "transformers": transformers.__version__, "peft": peft.__version__,
-              "pairs": a.pairs, "threads": a.threads, "precision": a.precision, "load average before": os.getloadavg()[0]}
+              "pairs": a.pairs, "threads": a.threads, "attention": a.attention, "malloc": a.malloc, "precision": a.precision, "load average before": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as temporary:
         folder, adapter = prepare(a, temporary)
         for mode in a.modes.split(","):
@@ -225,7 +229,8 @@ def main(a):
             own = [] if mode == "update" else ["--lora", str(a.rank), "--adapter", f"{adapter}/adapter_model.safetensors"]
             own += ["--storage", "nf4"] if mode == "qlora" else []
             ours = Program([a.ours, folder, *words, *own])
-            peer = Program([sys.executable, __file__, "--serve", mode, "--folder", folder, "--adapter", adapter, *words])
+            theirs = ["--attention", a.attention, "--malloc", a.malloc]
+            peer = Program([sys.executable, __file__, "--serve", mode, "--folder", folder, "--adapter", adapter, *words, *theirs])
             result[mode] = compare(a, mode, ours, peer)
             for program in (ours, peer):
                 program.close()
@@ -236,7 +241,7 @@ def main(a):
 if __name__ == "__main__":
     arguments = parser.parse_args()
     if arguments.serve:
-        if os.environ.get("GLIBC_TUNABLES") != MALLOC:
+        if arguments.malloc == "tuned" and os.environ.get("GLIBC_TUNABLES") != MALLOC:
             os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "GLIBC_TUNABLES": MALLOC})
         served = Peer(arguments)
         for line in sys.stdin:

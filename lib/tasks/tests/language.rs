@@ -1,6 +1,6 @@
 //! The task `sft`: its batches, and whether every decoder learns in every precision.
 
-use learn::adapt::Lora;
+use learn::adapt::{ALL_LINEAR, Lora, Targets};
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet, Storage, Value};
 use tasks::language::{Architecture, DecoderConfig, Labelled, Language, RopeParameters, SftModel};
@@ -95,6 +95,21 @@ fn learned(
 const ARCHITECTURES: [Architecture; 3] =
     [Architecture::Qwen3, Architecture::Qwen2, Architecture::Llama];
 
+/// A decoder with LoRA, whose linear weights are stored in the given form.
+fn adapted(model_type: Architecture, storage: Option<Storage>) -> (Language, ParamSet) {
+    let targets = Targets::Pattern(ALL_LINEAR.into());
+    let lora = Lora { r: 8, alpha: 16.0, rslora: false, dropout: 0.0, targets, pooler: false };
+    let (model, mut params) = model_of(model_type, Some(lora));
+    let frozen = params.frozen.entries().to_vec();
+    for (i, (name, value)) in frozen.into_iter().enumerate() {
+        let form = storage.filter(|_| name.contains("_proj.weight"));
+        let value = Value::Dense(value);
+        let stored = form.map_or(value.clone(), |form| value.stored_as(form).unwrap());
+        params.frozen.set(i, stored);
+    }
+    (model, params)
+}
+
 #[test]
 fn every_decoder_learns_one_batch_whole_and_with_adapters_on_stored_weights() {
     for model_type in ARCHITECTURES {
@@ -102,34 +117,31 @@ fn every_decoder_learns_one_batch_whole_and_with_adapters_on_stored_weights() {
         let loss = learned(&model, params, Dtype::F32, Device::Cpu, 80);
         assert!(loss < 1e-3, "{model_type:?}: {loss}");
         for storage in [None, Some(Storage::Bf16), Some(Storage::Nf4)] {
-            let targets =
-                vec!["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
-            let targets = targets.into_iter().map(String::from).collect::<Vec<_>>().into();
-            let lora =
-                Lora { r: 8, alpha: 16.0, rslora: false, dropout: 0.0, targets, pooler: false };
-            let (model, mut params) = model_of(model_type, Some(lora));
-            let frozen = params.frozen.entries().to_vec();
-            for (i, (name, value)) in frozen.into_iter().enumerate() {
-                let form = storage.filter(|_| name.contains("_proj.weight"));
-                let value = Value::Dense(value);
-                params
-                    .frozen
-                    .set(i, form.map_or(value.clone(), |form| value.stored_as(form).unwrap()));
-            }
+            let (model, params) = adapted(model_type, storage);
             let loss = learned(&model, params, Dtype::F32, Device::Cpu, 150);
             assert!(loss < 1e-3, "{model_type:?} with LoRA on {storage:?}: {loss}");
         }
     }
 }
 
-/// On the kernels of a GPU, in bf16 with f32 parameters.
+/// On the kernels of a GPU, in bf16 with f32 parameters; under `make torture` every decoder, also with adapters on 4 bits,
+/// which takes more than a minute.
 #[cfg(feature = "emu")]
 #[test]
-fn a_decoder_learns_one_batch_in_bf16() {
+fn every_decoder_learns_one_batch_in_bf16_whole_and_with_adapters_on_4_bits() {
     let device = "emu".parse::<tensor::DeviceChoice>().unwrap().open().unwrap().0;
-    let (model, params) = model_of(Architecture::Qwen3, None);
-    let loss = learned(&model, params, Dtype::Bf16, device, 60);
-    assert!(loss < 1e-3, "{loss}");
+    let torture = test_support::torture();
+    for model_type in if torture { &ARCHITECTURES[..] } else { &ARCHITECTURES[..1] } {
+        let (model, params) = model_of(*model_type, None);
+        let loss = learned(&model, params, Dtype::Bf16, device, if torture { 80 } else { 60 });
+        assert!(loss < 1e-3, "{model_type:?}: {loss}");
+        if !torture {
+            continue;
+        }
+        let (model, params) = adapted(*model_type, Some(Storage::Nf4));
+        let loss = learned(&model, params, Dtype::Bf16, device, 150);
+        assert!(loss < 1e-3, "{model_type:?} with LoRA in 4 bits: {loss}");
+    }
 }
 
 /// The loss of a batch is the sum over its sequences, whatever they are padded to.
