@@ -71,48 +71,12 @@ impl Model {
         let loss = self.decoder.loss(forward, &states, &targets).unwrap();
         [self.decoder.logits(forward, &states).unwrap(), loss]
     }
-
-    /// Logits with zeros at padding, as the file has them.
-    fn visible(&self, logits: &Var) -> Vec<f64> {
-        let logits = logits.value().to_host().unwrap();
-        let (tokens, classes) = (logits.shape()[1], logits.shape()[2]);
-        let lengths = self.integers[1].read::<i32>();
-        let is_visible = |i: usize| i / classes % tokens < lengths[i / (tokens * classes)] as usize;
-        let values = logits.to_f64().into_iter().enumerate();
-        values.map(|(i, x)| if is_visible(i) { x } else { 0.0 }).collect()
-    }
-}
-
-/// The largest error relative to the largest expected value.
-fn error(found: &[f64], expected: &Tensor) -> f64 {
-    let expected = expected.to_f64();
-    assert_eq!(found.len(), expected.len());
-    assert!(found.iter().all(|x| x.is_finite()));
-    let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
-    let errors = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
-    errors.fold(0.0, f64::max) / largest
 }
 
 /// Compares logits, loss and every gradient in `dtype`.
 fn compare(golden: &Golden, case: &str, dtype: Dtype, device: Device, tolerance: f64) {
     let model = Model::of(golden, case).to(dtype, device);
-    let tape = Tape::new();
-    let forward = Forward::training(&tape, &model.params);
-    let [logits, loss] = model.run(&forward);
-    let variables = forward.variables().to_vec();
-    drop(forward);
-    let check = |what: &str, found: &[f64], key: &str| {
-        let error = error(found, &golden.read(&format!("{case}/{key}")));
-        assert!(error <= tolerance, "{case} in {dtype} on {device}: {what}: {error}");
-    };
-    check("logits", &model.visible(&logits), "logits");
-    check("loss", &loss.value().to_host().unwrap().to_f64(), "loss");
-    let one = Tensor::full(&[1], 1.0, dtype).to_device(device).unwrap();
-    let mut gradients = tape.backward_from(&loss, one).unwrap();
-    for ((name, _), variable) in model.params.trained.entries().iter().zip(&variables) {
-        let found = gradients.take(variable).unwrap().to_host().unwrap();
-        check(name, &found.to_f64(), &format!("gradient/{name}"));
-    }
+    golden.compare(case, &model.params, (dtype, device), tolerance, |forward| model.run(forward));
 }
 
 /// Values of transformers in f64 (tests/golden/decoders.py), which the file holds rounded to f32.

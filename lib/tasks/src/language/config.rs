@@ -173,7 +173,7 @@ impl DecoderConfig {
     }
 
     /// The configuration in the `keys` of a config.json. Errors: a key that is missing or not supported.
-    fn of(keys: &Map<String, Value>, kind: Architecture) -> Result<Self, String> {
+    pub(crate) fn of(keys: &Map<String, Value>, kind: Architecture) -> Result<Self, String> {
         let types: Option<Vec<String>> = get(keys, "layer_types")?;
         if types.is_some_and(|types| types.iter().any(|own| own != "full_attention")) {
             return Err("layer_types: only full_attention is supported".into());
@@ -208,7 +208,10 @@ impl DecoderConfig {
 }
 
 /// The value of a key that is not null. Errors: it has another type.
-fn get<T: DeserializeOwned>(keys: &Map<String, Value>, key: &str) -> Result<Option<T>, String> {
+pub(crate) fn get<T: DeserializeOwned>(
+    keys: &Map<String, Value>,
+    key: &str,
+) -> Result<Option<T>, String> {
     let value = keys.get(key).filter(|value| !value.is_null()).cloned();
     value
         .map(|value| serde_json::from_value(value).map_err(|cause| format!("{key}: {cause}")))
@@ -216,7 +219,7 @@ fn get<T: DeserializeOwned>(keys: &Map<String, Value>, key: &str) -> Result<Opti
 }
 
 /// The value of a key. Errors: it is missing or has another type.
-fn need<T: DeserializeOwned>(keys: &Map<String, Value>, key: &str) -> Result<T, String> {
+pub(crate) fn need<T: DeserializeOwned>(keys: &Map<String, Value>, key: &str) -> Result<T, String> {
     get(keys, key)?.ok_or_else(|| format!("{key} is missing"))
 }
 
@@ -256,7 +259,7 @@ fn rope_of(keys: &Map<String, Value>) -> Result<RopeParameters, String> {
 }
 
 /// The keys of every kind of decoder.
-const OF_DECODERS: &Keys = &[
+pub(crate) const OF_DECODERS: &Keys = &[
     ("model_type", Key::Read),
     ("vocab_size", Key::Read),
     ("hidden_size", Key::Read),

@@ -15,6 +15,7 @@ mod rope;
 mod sft;
 mod trained;
 
+pub(crate) use config::{OF_DECODERS, get, need};
 pub(crate) use export::export;
 pub(crate) use pretrained::configuration;
 

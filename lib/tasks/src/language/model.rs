@@ -61,12 +61,17 @@ impl Decoder {
     /// Builds the decoder. For layer-wise learning-rate decay, layer l of L, counted from 0, has depth L - l and the
     /// embeddings have depth L + 1.
     pub fn new(b: &mut Builder, config: &DecoderConfig) -> Self {
+        Self::within(b, "model", config)
+    }
+
+    /// The same, where the names of all parameters but the head begin with `scope`.
+    pub(crate) fn within(b: &mut Builder, scope: &str, config: &DecoderConfig) -> Self {
         let (width, epsilon) = (config.hidden_size, config.rms_norm_eps);
         let (layers, init) = (config.num_hidden_layers, Init::Normal(config.initializer_range));
         let table = |b: &mut Builder, name: &str| {
             b.scope(name, |b| b.param("weight", &[config.vocab_size, width], init))
         };
-        let (embeddings, layers, norm) = b.scope("model", |b| {
+        let (embeddings, layers, norm) = b.scope(scope, |b| {
             let embeddings = b.at_depth(layers as u32 + 1, |b| table(b, "embed_tokens"));
             let layer = |b: &mut Builder, number: usize| {
                 let build = |b: &mut Builder| Layer::new(b, config);
@@ -81,13 +86,32 @@ impl Decoder {
 
     /// The last hidden states after their normalization, [B, T, H]; those of padding have no meaning.
     pub fn forward(&self, forward: &Forward, sequences: &Sequences) -> Result<Var> {
-        let mut x = forward.embedding(self.embeddings, &sequences.ids)?;
-        for layer in &self.layers {
+        let x = self.embedded(forward, &sequences.ids)?;
+        self.states(forward, x, [&sequences.angles, &sequences.lengths], &[])
+    }
+
+    /// The embeddings [.., H] of tokens, i32 [..].
+    pub(crate) fn embedded(&self, forward: &Forward, ids: &Var) -> Result<Var> {
+        forward.embedding(self.embeddings, ids)
+    }
+
+    /// The last hidden states after their normalization, [B, T, H], for inputs `x` of the first layer. What `after` has for a
+    /// layer, [B, T, H], is added to its output (DeepStack: Meng et al. 2024).
+    pub(crate) fn states(
+        &self,
+        forward: &Forward,
+        mut x: Var,
+        [angles, lengths]: [&Var; 2],
+        after: &[Var],
+    ) -> Result<Var> {
+        for (number, layer) in self.layers.iter().enumerate() {
             let body = layer.clone();
-            x = forward
-                .block(&[&x, &sequences.angles, &sequences.lengths], move |forward, inputs| {
-                    body.forward(forward, [&inputs[0], &inputs[1], &inputs[2]])
-                })?;
+            x = forward.block(&[&x, angles, lengths], move |forward, inputs| {
+                body.forward(forward, [&inputs[0], &inputs[1], &inputs[2]])
+            })?;
+            if let Some(added) = after.get(number) {
+                x = forward.apply(Binary::Add, &[&x, added])?;
+            }
         }
         self.norm.forward(forward, &x)
     }

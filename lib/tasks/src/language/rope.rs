@@ -221,9 +221,28 @@ impl Rope {
     /// The table of `positions`: in each row D/2 cosines, then the D/2 sines of the same angles, in `dtype` (f32 or f64),
     /// [positions, D]. Angles are computed in f64, because those of distant positions have no fraction left in f32.
     pub fn table(&self, positions: &[i32], dtype: Dtype) -> Tensor {
+        self.table_of(positions, |position, _| *position, dtype)
+    }
+
+    /// The table of positions on three axes: time, height and width. Frequency k has the angle of the height if k mod 3 = 1
+    /// and k < 3·sections\[1\], that of the width if k mod 3 = 2 and k < 3·sections\[2\], and otherwise that of the time
+    /// (interleaved M-RoPE: Bai et al. 2025, "Qwen3-VL technical report", §2.1).
+    pub fn table_of_axes(
+        &self,
+        positions: &[[i32; 3]],
+        sections: [usize; 3],
+        dtype: Dtype,
+    ) -> Tensor {
+        let axis = |k: usize| if k < 3 * sections[k % 3] { k % 3 } else { 0 };
+        self.table_of(positions, |position, k| position[axis(k)], dtype)
+    }
+
+    /// The table of any kind of positions; `of` is what frequency k multiplies.
+    fn table_of<P>(&self, positions: &[P], of: impl Fn(&P, usize) -> i32, dtype: Dtype) -> Tensor {
         let mut values = Vec::with_capacity(positions.len() * 2 * self.frequencies.len());
         for position in positions {
-            let angles = self.frequencies.iter().map(|f| f64::from(*position) * f);
+            let frequencies = self.frequencies.iter().enumerate();
+            let angles = frequencies.map(|(k, f)| f64::from(of(position, k)) * f);
             values.extend(angles.clone().map(|angle| angle.cos() * self.factor));
             values.extend(angles.map(|angle| angle.sin() * self.factor));
         }

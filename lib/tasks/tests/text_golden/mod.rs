@@ -1,10 +1,11 @@
 //! Files of values of transformers, and the models that they were computed with.
 
+use learn::forward::Forward;
 use learn::params::ParamSet;
 use std::fs::{self, File};
 use tasks::text::encoder::{Architecture, EncoderConfig};
 use tensor::safetensors::{Entry, Header};
-use tensor::{Dtype, Tensor};
+use tensor::{Device, Dtype, Tape, Tensor, Var};
 
 pub const VOCABULARY: usize = 61;
 #[allow(dead_code, reason = "used with the emulator")]
@@ -80,6 +81,51 @@ impl Golden {
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 2e-7 * scale, "{case}: {what}: {found} {expected}");
         }
+    }
+
+    /// Compares logits, loss and every gradient of a decoder with those of a case, relative to the largest value. `run` computes
+    /// the logits [B, T, V] of all tokens and the loss [1].
+    #[allow(dead_code, reason = "for decoders")]
+    pub fn compare(
+        &self,
+        case: &str,
+        params: &ParamSet,
+        (dtype, device): (Dtype, Device),
+        tolerance: f64,
+        run: impl Fn(&Forward) -> [Var; 2],
+    ) {
+        let tape = Tape::new();
+        let forward = Forward::training(&tape, params);
+        let [logits, loss] = run(&forward);
+        let variables = forward.variables().to_vec();
+        drop(forward);
+        let check = |what: &str, found: &[f64], key: &str| {
+            let expected = self.read(&format!("{case}/{key}")).to_f64();
+            assert_eq!(found.len(), expected.len(), "{case}: {what}");
+            assert!(found.iter().all(|x| x.is_finite()), "{case}: {what}");
+            let largest = expected.iter().fold(0.0, |most: f64, x| most.max(x.abs()));
+            let errors = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+            let error = errors.fold(0.0, f64::max) / largest;
+            assert!(error <= tolerance, "{case} in {dtype} on {device}: {what}: {error}");
+        };
+        check("logits", &self.visible(case, &logits), "logits");
+        check("loss", &loss.value().to_host().unwrap().to_f64(), "loss");
+        let one = Tensor::full(&[1], 1.0, dtype).to_device(device).unwrap();
+        let mut gradients = tape.backward_from(&loss, one).unwrap();
+        for ((name, _), variable) in params.trained.entries().iter().zip(&variables) {
+            let found = gradients.take(variable).unwrap().to_host().unwrap();
+            check(name, &found.to_f64(), &format!("gradient/{name}"));
+        }
+    }
+
+    /// Logits with zeros at padding, as the file has them.
+    fn visible(&self, case: &str, logits: &Var) -> Vec<f64> {
+        let logits = logits.value().to_host().unwrap();
+        let (tokens, classes) = (logits.shape()[1], logits.shape()[2]);
+        let lengths = self.integers(&format!("{case}/lengths"));
+        let is_visible = |i: usize| i / classes % tokens < lengths[i / (tokens * classes)] as usize;
+        let values = logits.to_f64().into_iter().enumerate();
+        values.map(|(i, x)| if is_visible(i) { x } else { 0.0 }).collect()
     }
 
     pub fn words(&self, name: &str) -> (Vec<[u8; 4]>, Vec<usize>) {
