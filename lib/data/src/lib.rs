@@ -1,8 +1,11 @@
 //! Data sets: sample order, threads that prepare batches, sharded stores of records, and verification of input files.
-//! The feature `hdf5` adds fields and array records, `text` adds texts and their tokens. Independent of any model.
+//! The feature `hdf5` adds fields and array records, `text` adds texts and their tokens, `images` images and their
+//! patches. Independent of any model.
 
 #[cfg(feature = "hdf5")]
 pub mod fields;
+#[cfg(feature = "images")]
+pub mod images;
 pub mod inputs;
 pub mod loader;
 pub mod provenance;

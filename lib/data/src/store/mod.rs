@@ -158,6 +158,7 @@ pub struct SourceFile {
 
 /// Returns the file that record `i` came from and the record's index in it, if the records are those of `files` in
 /// order.
+#[cfg(feature = "hdf5")]
 pub(crate) fn locate(files: &[SourceFile], mut i: usize) -> Option<(&Path, usize)> {
     for file in files {
         if i < file.records {
