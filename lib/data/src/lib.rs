@@ -2,6 +2,8 @@
 //! The feature `hdf5` adds fields and array records, `text` adds texts and their tokens, `images` images and their
 //! patches. Independent of any model.
 
+#[cfg(any(feature = "images", feature = "text"))]
+mod draw;
 #[cfg(feature = "hdf5")]
 pub mod fields;
 #[cfg(feature = "images")]

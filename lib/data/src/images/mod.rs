@@ -7,6 +7,7 @@
 mod config;
 mod decode;
 mod exif;
+pub mod headers;
 mod jpeg_file;
 mod patches;
 mod pixels;

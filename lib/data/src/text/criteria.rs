@@ -6,7 +6,7 @@
 //! and symptom. Both classes therefore have the same words and bigrams, and only long-range word order tells them
 //! apart. Easy sentences have a single clause, whose marker decides.
 
-use super::draw::Draw;
+use crate::draw::Draw;
 use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};
 

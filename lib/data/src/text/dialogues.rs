@@ -5,7 +5,7 @@
 
 use super::chat;
 use super::criteria::Difficulty;
-use super::draw::Draw;
+use crate::draw::Draw;
 use serde_json::json;
 use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};

@@ -12,7 +12,6 @@ mod copy_rows;
 pub mod criteria;
 mod csv_rows;
 pub mod dialogues;
-mod draw;
 mod embedding;
 mod import;
 mod json_rows;

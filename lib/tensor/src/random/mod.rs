@@ -49,6 +49,8 @@ pub enum Purpose {
     Buckets = 16,
     /// Tokens of generated texts; sample = number of the prompt, element = position of the token in the sequence.
     Tokens = 17,
+    /// Synthetic images; sample = image.
+    Images = 18,
 }
 
 /// Philox4x32-10 with a fixed key.

@@ -15,7 +15,7 @@ mod parse;
 pub use files::{SentenceFile, Sentences};
 pub use grammar::{Surface, Voice};
 
-use super::draw::Draw;
+use crate::draw::Draw;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tensor::random::{Philox, Purpose};
