@@ -26,6 +26,7 @@ impl Draw {
     }
 
     /// Returns a number from `least` to `most`, in 2³⁰ steps.
+    #[cfg(feature = "images")]
     pub fn between(&mut self, least: f32, most: f32) -> f32 {
         least + (most - least) * (self.below(1 << 30) as f32 / (1u32 << 30) as f32)
     }

@@ -3,10 +3,12 @@
 #[allow(dead_code, reason = "texts have encoders of their own")]
 mod text_golden;
 
+use learn::adapt::{Lora, Targets};
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use serde_json::{Value as Json, json};
 use std::fs;
+use tasks::language::{DecoderConfig, RopeParameters};
 use tasks::vision_language::{
     Grid, Images, Inputs, VisionConfig, VisionLanguage, VisionLanguageConfig,
 };
@@ -111,20 +113,42 @@ fn kernels_compute_logits_loss_and_gradients_of_transformers() {
     compare(&golden, "mixed", Dtype::F32, device, 1e-5);
 }
 
-/// Qwen3-VL-2B has as many parameters as its file.
+/// The published sizes of Qwen3-VL-2B: 2,127,532,032 parameters in 625 tensors, of which 406,957,056 are those of the tower. Its
+/// LoRA adapts 292 layers: those of attention and feed-forward networks, not the mergers.
 #[test]
-fn the_default_tower_has_the_parameters_of_the_2_b_model() {
-    let mut b = Builder::replaced(1, vec![]);
-    let mut config = read(&json_of("mixed")).unwrap();
-    config.vision = VisionConfig::default();
-    // The tower alone, without values.
-    config.decoder.num_hidden_layers = 0;
-    config.decoder.hidden_size = 1;
-    VisionLanguage::new(&mut b, &config);
-    let params = b.finish();
-    let of_tower = |(name, _): &(&str, &[usize])| name.starts_with("model.visual.");
-    let sizes = params.trained.shapes().filter(of_tower).map(|(_, s)| s.iter().product::<usize>());
-    assert_eq!(sizes.sum::<usize>(), 406_957_056);
+fn the_default_model_has_the_parameters_of_the_file_of_the_2_b_model() {
+    let decoder = DecoderConfig {
+        hidden_size: 2048,
+        intermediate_size: 6144,
+        rope_parameters: RopeParameters::Default { rope_theta: 5e6 },
+        ..DecoderConfig::default()
+    };
+    let config = VisionLanguageConfig {
+        decoder,
+        vision: VisionConfig::default(),
+        mrope_section: [24, 20, 20],
+        image_token_id: 151_655,
+    };
+    assert!(config.violations().is_empty());
+    let all = Builder::shapes(|b| VisionLanguage::new(b, &config));
+    let count = |of: &str| -> usize {
+        let own = all.iter().filter(|(name, _)| name.starts_with(of));
+        own.map(|(_, shape)| shape.iter().product::<usize>()).sum()
+    };
+    assert_eq!((all.len(), count("")), (625, 2_127_532_032));
+    assert_eq!(count("model.visual."), 406_957_056);
+    let lora = Lora {
+        r: 16,
+        alpha: 16.0,
+        rslora: false,
+        dropout: 0.0,
+        targets: Targets::Pattern(tasks::vision_language::ADAPTED.into()),
+        pooler: false,
+    };
+    let adapted = Builder::shapes(|b| b.adapted(Some(&lora), |b| VisionLanguage::new(b, &config)));
+    let own: Vec<_> = adapted.iter().filter(|(name, _)| name.contains(".lora_")).collect();
+    let trained: usize = own.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+    assert_eq!((own.len(), trained), (2 * 292, 23_724_032));
 }
 
 #[test]

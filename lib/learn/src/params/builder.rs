@@ -28,6 +28,8 @@ pub struct Builder {
     /// Bytes of the parameters registered so far, and the maximum that fits into memory.
     bytes: u64,
     most: u64,
+    /// Names and shapes of the parameters, if their values are not wanted ([`Builder::shapes`]).
+    shapes: Option<Vec<(String, Vec<usize>)>>,
     /// Reason why the model cannot be built.
     problem: Option<String>,
 }
@@ -51,8 +53,16 @@ impl Builder {
             targets: BTreeMap::new(),
             bytes: 0,
             most,
+            shapes: None,
             problem: None,
         }
+    }
+
+    /// Names and shapes of the parameters that `build` registers, in that order, however large they are: they get no values.
+    pub fn shapes<R>(build: impl FnOnce(&mut Self) -> R) -> Vec<(String, Vec<usize>)> {
+        let mut builder = Self { shapes: Some(Vec::new()), ..Self::replaced(0, vec![]) };
+        build(&mut builder);
+        builder.shapes.unwrap_or_default()
     }
 
     /// Creates a builder for a configuration. Values that its section `init` replaces are not drawn and stay undefined
@@ -147,7 +157,8 @@ impl Builder {
             false => elements.saturating_mul(4),
         };
         self.bytes = self.bytes.saturating_add(bytes);
-        let shape = if self.bytes <= self.most { shape } else { &[0] };
+        let is_listed = self.shapes.as_mut().map(|all| all.push((full, shape.to_vec()))).is_some();
+        let shape = if self.bytes <= self.most && !is_listed { shape } else { &[0] };
         let values = match is_replaced {
             true => Tensor::untouched(shape, Dtype::F32),
             false => init.values(&self.random, id as u64, shape),

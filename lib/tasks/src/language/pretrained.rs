@@ -1,11 +1,13 @@
 //! Pretrained decoders in folders of transformers.
 
-use super::config::{Architecture, DecoderConfig};
+use super::config::DecoderConfig;
+use super::model::Decoder;
 use crate::common::transformers::{Pretrained, adapter, has_tokenizer};
 use data::text::Tokenizer;
 use data::text::chat::ChatTemplate;
 use learn::adapt::peft;
 use learn::foreign::{self, TensorEntry, WeightFile};
+use learn::params::Builder;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
@@ -45,7 +47,7 @@ pub(crate) fn configuration(request: &Pretrained) -> Result<Value> {
     if let Some(folder) = &request.adapter {
         let lora = peft::read(folder)?;
         let file = folder.join(peft::WEIGHTS);
-        let layers: Vec<String> = parameters(&config)
+        let layers: Vec<String> = Builder::shapes(|b| Decoder::new(b, &config))
             .into_iter()
             .filter_map(|(name, shape)| layer(name, &shape))
             .collect();
@@ -92,49 +94,6 @@ fn tokenizer_hash(folder: &Path, config: &DecoderConfig) -> Result<String> {
     Ok(tokenizer.hash().into())
 }
 
-/// Names and shapes of the parameters of a decoder.
-fn parameters(config: &DecoderConfig) -> Vec<(String, Vec<usize>)> {
-    let (width, inner, head) = (config.hidden_size, config.intermediate_size, config.head_size());
-    let (q, kv) = (config.num_attention_heads * head, config.kv_heads() * head);
-    let (of_qkv, of_output) = match config.model_type {
-        Architecture::Qwen2 => (true, false),
-        Architecture::Qwen3 | Architecture::Llama => (config.attention_bias, config.attention_bias),
-    };
-    let mut all = vec![(EMBEDDINGS.to_string(), vec![config.vocab_size, width])];
-    for number in 0..config.num_hidden_layers {
-        let mut add = |name: &str, shape: Vec<usize>| {
-            all.push((format!("{LAYERS}.{number}.{name}"), shape));
-        };
-        for (name, outputs, inputs, has_bias) in [
-            ("self_attn.q_proj", q, width, of_qkv),
-            ("self_attn.k_proj", kv, width, of_qkv),
-            ("self_attn.v_proj", kv, width, of_qkv),
-            ("self_attn.o_proj", width, q, of_output),
-            ("mlp.gate_proj", inner, width, config.mlp_bias),
-            ("mlp.up_proj", inner, width, config.mlp_bias),
-            ("mlp.down_proj", width, inner, config.mlp_bias),
-        ] {
-            add(&format!("{name}.weight"), vec![outputs, inputs]);
-            if has_bias {
-                add(&format!("{name}.bias"), vec![outputs]);
-            }
-        }
-        for name in ["input_layernorm.weight", "post_attention_layernorm.weight"] {
-            add(name, vec![width]);
-        }
-        if config.model_type == Architecture::Qwen3 {
-            for name in ["self_attn.q_norm.weight", "self_attn.k_norm.weight"] {
-                add(name, vec![head]);
-            }
-        }
-    }
-    all.push(("model.norm.weight".into(), vec![width]));
-    if !config.tie_word_embeddings {
-        all.push((HEAD.into(), vec![config.vocab_size, width]));
-    }
-    all
-}
-
 /// Checks that the tensors of `file` are those of the decoder in `folder`, and returns patterns of the names that are not
 /// parameters and may be ignored. Errors: 65 with all tensors that are missing, unknown, or have other shapes or dtypes.
 fn ignored(config: &DecoderConfig, folder: &Path, file: &WeightFile) -> Result<Vec<&'static str>> {
@@ -158,7 +117,7 @@ fn ignored(config: &DecoderConfig, folder: &Path, file: &WeightFile) -> Result<V
     let given = file.tensors().iter().filter(|e| !ignored.iter().any(|p| matches(p, &e.name)));
     let mut given: HashMap<&str, &TensorEntry> = given.map(|e| (e.name.as_str(), e)).collect();
     let mut problems = Vec::new();
-    for (name, shape) in parameters(config) {
+    for (name, shape) in Builder::shapes(|b| Decoder::new(b, config)) {
         match given.remove(name.as_str()) {
             None if name == HEAD => problems.push(format!(
                 "missing: {name} {shape:?}; if the logits are computed with the embeddings, set tie_word_embeddings to true \
@@ -200,46 +159,4 @@ fn is_same(file: &WeightFile, a: &TensorEntry, b: &TensorEntry) -> Result<bool> 
     let dtype = |entry: &TensorEntry| entry.dtype.dtype().filter(|dtype| dtype.is_float());
     let Some(dtype) = dtype(a) else { return Ok(false) };
     Ok(file.read(a, dtype)?.as_bytes() == file.read(b, dtype)?.as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::language::Decoder;
-    use learn::params::Builder;
-
-    /// The parameters that the model registers, whose order is another one.
-    #[test]
-    fn the_parameters_are_those_of_the_model() {
-        let small = DecoderConfig {
-            vocab_size: 11,
-            hidden_size: 8,
-            intermediate_size: 6,
-            num_hidden_layers: 2,
-            num_attention_heads: 4,
-            num_key_value_heads: Some(2),
-            head_dim: Some(4),
-            ..DecoderConfig::default()
-        };
-        for model_type in [Architecture::Qwen3, Architecture::Qwen2, Architecture::Llama] {
-            for flag in [false, true] {
-                let config = DecoderConfig {
-                    model_type,
-                    attention_bias: flag,
-                    mlp_bias: flag && model_type == Architecture::Llama,
-                    tie_word_embeddings: !flag,
-                    ..small.clone()
-                };
-                let mut builder = Builder::new(1);
-                Decoder::new(&mut builder, &config);
-                let params = builder.finish();
-                let mut own: Vec<(String, Vec<usize>)> =
-                    params.trained.shapes().map(|(n, s)| (n.to_string(), s.to_vec())).collect();
-                let mut listed = parameters(&config);
-                own.sort();
-                listed.sort();
-                assert_eq!(listed, own);
-            }
-        }
-    }
 }
