@@ -5,6 +5,7 @@ mod text_golden;
 
 use learn::adapt::{Lora, Targets};
 use learn::forward::Forward;
+use learn::generate::{Generation, Prompt, Sampling, generate};
 use learn::params::{Builder, ParamSet};
 use serde_json::{Value as Json, json};
 use std::fs;
@@ -12,7 +13,7 @@ use tasks::language::{DecoderConfig, RopeParameters};
 use tasks::vision_language::{
     Grid, Images, Inputs, VisionConfig, VisionLanguage, VisionLanguageConfig,
 };
-use tensor::{Device, Dtype, Tensor, Var};
+use tensor::{Device, Dtype, Tape, Tensor, Var};
 use text_golden::Golden;
 
 const CASES: [&str; 2] = ["mixed", "untied"];
@@ -102,6 +103,47 @@ fn logits_loss_and_gradients_are_those_of_transformers() {
     for case in CASES {
         compare(&golden, case, Dtype::F64, Device::Cpu, 2e-7);
         compare(&golden, case, Dtype::F32, Device::Cpu, 1e-5);
+    }
+}
+
+/// Greedily and with a cache, together and alone, as by full passes. Prompts have several, one and no images.
+#[test]
+fn tokens_generated_with_a_cache_are_those_of_full_passes() {
+    let golden = Golden::open("vision_language.safetensors");
+    let Model { model, params, .. } = Model::of(&golden, "mixed", Dtype::F32, Device::Cpu);
+    let config = read(&json_of("mixed")).unwrap();
+    let (prompts, images): (Vec<_>, Vec<_>) =
+        sequences(&golden, "mixed", &config.vision).into_iter().unzip();
+    let tape = Tape::without_gradients();
+    let forward = Forward::evaluation(&tape, &params);
+    let generation =
+        Generation { sampling: Sampling::default(), max_new_tokens: 14, stop: vec![], max_repeat: 0 };
+    let continued = |which: std::ops::Range<usize>| -> Vec<Vec<i32>> {
+        let generator = model.generator(&forward, &images[which.clone()]);
+        let all = prompts[which].iter().enumerate();
+        let all: Vec<Prompt> =
+            all.map(|(number, ids)| Prompt { ids, number: number as u64 }).collect();
+        let found = generate(&generator, &all, &generation).unwrap();
+        found.into_iter().map(|own| own.ids).collect()
+    };
+    let together = continued(0..prompts.len());
+    for (i, (prompt, found)) in prompts.iter().zip(&together).enumerate() {
+        assert_eq!(&continued(i..i + 1)[0], found);
+        assert!(!found.is_empty());
+        let mut ids = prompt.clone();
+        for token in found {
+            let inputs = model.inputs(&[(&ids, &images[i])], 0, Dtype::F32).unwrap();
+            let states = model.forward(&forward, &inputs).unwrap();
+            let logits = model.decoder.logits(&forward, &states).unwrap().value().to_f64();
+            let last = &logits[logits.len() - config.decoder.vocab_size..];
+            let best = (0..last.len()).max_by(|a, b| last[*a].total_cmp(&last[*b])).unwrap();
+            assert_eq!(best as i32, *token, "prompt {i}, after {} tokens", ids.len());
+            // An image token would need an image in a full pass.
+            if *token == config.image_token_id as i32 {
+                break;
+            }
+            ids.push(*token);
+        }
     }
 }
 

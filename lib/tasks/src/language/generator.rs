@@ -22,6 +22,23 @@ pub struct Generator<'a> {
     rope: Rope,
     vocabulary: usize,
     longest: usize,
+    /// What stands in the places of some tokens of prompts.
+    read: Option<ReadPrompts<'a>>,
+}
+
+/// Reads prompts, padded at the end.
+pub(crate) type ReadPrompts<'a> = Box<dyn Fn(&Forward, &[&[i32]]) -> Result<Prompts> + 'a>;
+
+/// Prompts as the first layer of a decoder reads them.
+pub(crate) struct Prompts {
+    /// Its inputs [B, T, H].
+    pub(crate) inputs: Var,
+    /// Cosines and sines of the positions, [B, T, D].
+    pub(crate) angles: Var,
+    /// What is added to the output of each of the first layers, [B, T, H].
+    pub(crate) after: Vec<Var>,
+    /// The position of the token that follows each prompt.
+    pub(crate) next: Vec<i32>,
 }
 
 /// Keys and values of some sequences.
@@ -31,6 +48,8 @@ pub struct Cache {
     layers: Vec<[Tensor; 2]>,
     /// Number of tokens of each sequence.
     lengths: Vec<i32>,
+    /// What the position of the next token exceeds this number by: 0, or less than 0 after an image.
+    offsets: Vec<i32>,
     /// Angles of the positions, [S, D].
     angles: Tensor,
     /// One token for each sequence, i32 [B].
@@ -58,7 +77,13 @@ impl<'a> Generator<'a> {
             rope: Rope::new(&config.rope_parameters, config.head_size()),
             vocabulary: config.vocab_size,
             longest: config.max_position_embeddings,
+            read: None,
         }
+    }
+
+    /// Reads prompts, all at once, with `read`.
+    pub(crate) fn reading(self, read: ReadPrompts<'a>) -> Self {
+        Self { read: Some(read), ..self }
     }
 
     /// Integers on the device.
@@ -125,13 +150,25 @@ impl generate::Decoder for Generator<'_> {
         let of_angles = if is_f64 { Dtype::F64 } else { Dtype::F32 };
         let positions: Vec<i32> = (0..capacity as i32).collect();
         let angles = self.rope.table(&positions, of_angles).to_device(forward.device())?;
-        let own = self.integers(&positions[..tokens], &[tokens])?;
-        let own_angles = constant(gather(&angles, &own)?);
-        let ids = constant(self.integers(&ids, &[batch, tokens])?);
+        let read = match &self.read {
+            Some(read) => read(forward, prompts)?,
+            None => {
+                let own = self.integers(&positions[..tokens], &[tokens])?;
+                let ids = constant(self.integers(&ids, &[batch, tokens])?);
+                Prompts {
+                    inputs: self.decoder.embedded(forward, &ids)?,
+                    angles: constant(gather(&angles, &own)?),
+                    after: Vec::new(),
+                    next: lengths.clone(),
+                }
+            }
+        };
         let counts = constant(self.integers(&lengths, &[batch])?);
         let zeros = self.integers(&vec![0; batch], &[batch])?;
         let mut layers = Vec::new();
-        let states = self.decoder.states_with(forward, [&ids, &own_angles], |_, layer, qkv| {
+        let Prompts { inputs, angles: own_angles, after, next } = read;
+        let inputs = (inputs, &own_angles, &after[..]);
+        let states = self.decoder.states_with(forward, inputs, |_, layer, qkv| {
             let mut own = [&qkv[1], &qkv[2]].map(|x| {
                 let x = x.value();
                 Tensor::empty_on(x.device(), &[batch, capacity, x.width()], x.dtype())
@@ -147,7 +184,8 @@ impl generate::Decoder for Generator<'_> {
         let last = gather(&rows, &self.integers(&last, &[batch, 1])?)?;
         let logits = self.logits(&constant(last))?;
         let ones = self.integers(&vec![1; batch], &[batch])?;
-        Ok((Cache { layers, lengths, angles, ones }, logits))
+        let offsets = next.iter().zip(&lengths).map(|(next, length)| next - length).collect();
+        Ok((Cache { layers, lengths, offsets, angles, ones }, logits))
     }
 
     fn step(&self, cache: &mut Cache, tokens: &[i32]) -> Result<Tensor> {
@@ -163,19 +201,22 @@ impl generate::Decoder for Generator<'_> {
         self.require_ids(tokens)?;
         let ids = constant(self.integers(tokens, &[batch, 1])?);
         let start = self.integers(&cache.lengths, &[batch])?;
+        let places =
+            cache.lengths.iter().zip(&cache.offsets).map(|(length, offset)| length + offset);
+        let places = self.integers(&places.collect::<Vec<_>>(), &[batch, 1])?;
         cache.lengths.iter_mut().for_each(|length| *length += 1);
         let lengths = constant(self.integers(&cache.lengths, &[batch])?);
-        let angles = constant(gather(&cache.angles, &start.reshape(&[batch, 1]))?);
+        let angles = constant(gather(&cache.angles, &places)?);
         let Cache { layers, ones, .. } = cache;
-        let states =
-            self.decoder.states_with(forward, [&ids, &angles], |number, layer, [q, k, v]| {
-                let own = &mut layers[number];
-                for (cache, x) in own.iter_mut().zip([&k, &v]) {
-                    append(x.value(), &start, ones, cache)?;
-                }
-                let [keys, values] = own.each_ref().map(|x| constant(x.clone()));
-                layer.attend_cached(forward, &q, [&keys, &values], &lengths)
-            })?;
+        let inputs = (self.decoder.embedded(forward, &ids)?, &angles, &[][..]);
+        let states = self.decoder.states_with(forward, inputs, |number, layer, [q, k, v]| {
+            let own = &mut layers[number];
+            for (cache, x) in own.iter_mut().zip([&k, &v]) {
+                append(x.value(), &start, ones, cache)?;
+            }
+            let [keys, values] = own.each_ref().map(|x| constant(x.clone()));
+            layer.attend_cached(forward, &q, [&keys, &values], &lengths)
+        })?;
         self.logits(&states)
     }
 
@@ -191,7 +232,9 @@ impl generate::Decoder for Generator<'_> {
             let kept = gather(&x.reshape(&[batch, capacity * width]), &index)?;
             *x = kept.reshape(&[rows.len(), capacity, width]);
         }
-        cache.lengths = rows.iter().map(|row| cache.lengths[*row]).collect();
+        for own in [&mut cache.lengths, &mut cache.offsets] {
+            *own = rows.iter().map(|row| own[*row]).collect();
+        }
         cache.ones = self.integers(&vec![1; rows.len()], &[rows.len()])?;
         Ok(())
     }

@@ -17,6 +17,7 @@ mod trained;
 
 pub(crate) use config::{OF_DECODERS, get, need};
 pub(crate) use export::export;
+pub(crate) use generator::Prompts;
 pub(crate) use pretrained::configuration;
 
 pub use batch::{Labelled, batch_of};

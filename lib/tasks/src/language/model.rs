@@ -116,18 +116,20 @@ impl Decoder {
         self.norm.forward(forward, &x)
     }
 
-    /// The last hidden states before their normalization, [B, T, H], for ids i32 [B, T] and the angles of their positions.
-    /// `attend` is called for each layer, with its number, instead of attention within the sequences; it maps queries, keys
-    /// and values to [B, T, heads·D]. Layers are not recomputed.
+    /// The last hidden states before their normalization, [B, T, H], for inputs of the first layer, the angles of their positions,
+    /// and what is added after the first layers, as in [`Self::states`]. `attend` is called for each layer, with its number,
+    /// instead of attention within the sequences; it maps queries, keys and values to [B, T, heads·D]. Layers are not recomputed.
     pub(super) fn states_with(
         &self,
         forward: &Forward,
-        [ids, angles]: [&Var; 2],
+        (mut x, angles, after): (Var, &Var, &[Var]),
         mut attend: impl FnMut(usize, &Layer, [Var; 3]) -> Result<Var>,
     ) -> Result<Var> {
-        let mut x = forward.embedding(self.embeddings, ids)?;
         for (number, layer) in self.layers.iter().enumerate() {
             x = layer.forward_with(forward, [&x, angles], |qkv| attend(number, layer, qkv))?;
+            if let Some(added) = after.get(number) {
+                x = forward.apply(Binary::Add, &[&x, added])?;
+            }
         }
         Ok(x)
     }

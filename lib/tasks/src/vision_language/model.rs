@@ -3,13 +3,13 @@
 use super::config::VisionLanguageConfig;
 use super::positions::{Grid, place, tensors};
 use super::vision::{Patches, VisionTower};
-use crate::language::{Decoder, Rope};
+use crate::language::{Decoder, Generator, Prompts, Rope};
 use learn::forward::Forward;
 use learn::params::Builder;
 use tensor::ops::concat::Concat;
 use tensor::ops::embedding::Embedding;
 use tensor::{Dtype, Tensor, Var};
-use unix::Result;
+use unix::{Error, Result};
 
 /// An image as patches.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Inputs {
     pub lengths: Tensor,
     /// Cosines and sines of the positions, [B, T, D].
     pub angles: Tensor,
+    /// The position of the token that follows each sequence.
+    pub next: Vec<i32>,
     /// For each token its row among those of all tokens and, after them, of the features of the images, i32 [B·T].
     pub rows: Tensor,
     /// For each token 0, or 1 + its row among the features of the images, i32 [B·T].
@@ -72,13 +74,14 @@ impl VisionLanguage {
         let most = grids.iter().map(|grid| grid.patches()).max().unwrap_or(0);
         let count = sequences.len();
         let (mut all, mut positions) = (Vec::<i32>::new(), Vec::new());
-        let (mut rows, mut features) = (Vec::new(), Vec::new());
+        let (mut rows, mut features, mut next) = (Vec::new(), Vec::new(), Vec::new());
         let mut values = vec![0.0_f32; grids.len() * most * vision.patch_values()];
         let mut image = 0;
         for (b, (ids, own)) in sequences.iter().enumerate() {
             let placed = place(ids, image_token, &own.grids, merge)?;
             all.extend(ids.iter().chain(std::iter::repeat(&padding)).take(width));
             positions.extend(placed.positions);
+            next.push(placed.next);
             positions.resize((b + 1) * width, [0; 3]);
             // The rows of the features of the images of this sequence.
             let mut found = Vec::new();
@@ -114,6 +117,7 @@ impl VisionLanguage {
             ids: Tensor::from_slice(&all, &[count, width]),
             lengths: Tensor::from_slice(&lengths, &[count]),
             angles: angles.reshape(&[count, width, head]),
+            next,
             rows: Tensor::from_slice(&rows, &[count * width]),
             features: Tensor::from_slice(&features, &[count * width]),
             images,
@@ -122,12 +126,32 @@ impl VisionLanguage {
 
     /// The last hidden states after their normalization, [B, T, H]; those of padding have no meaning.
     pub fn forward(&self, forward: &Forward, inputs: &Inputs) -> Result<Var> {
-        let [ids, lengths, rows, features] =
-            [&inputs.ids, &inputs.lengths, &inputs.rows, &inputs.features].map(|x| forward.data(x));
-        let (ids, lengths, angles) = (ids?, lengths?, forward.data(&inputs.angles)?);
-        let x = self.decoder.embedded(forward, &ids)?;
+        let lengths = forward.data(&inputs.lengths)?;
+        let Prompts { inputs: x, angles, after, .. } = self.read(forward, inputs)?;
+        self.decoder.states(forward, x, [&angles, &lengths], &after)
+    }
+
+    /// Continues sequences with these images, which are the prompts of one batch in their order.
+    pub fn generator<'a>(&'a self, forward: &Forward<'a>, images: &'a [Images]) -> Generator<'a> {
+        let read = move |forward: &Forward, prompts: &[&[i32]]| {
+            let sequences: Vec<(&[i32], &Images)> = prompts.iter().copied().zip(images).collect();
+            let dtype = if forward.dtype() == Dtype::F64 { Dtype::F64 } else { Dtype::F32 };
+            let fits = sequences.len() == prompts.len();
+            match self.inputs(&sequences, 0, dtype).filter(|_| fits) {
+                Some(inputs) => self.read(forward, &inputs),
+                None => Err(Error::bug("the image tokens of a prompt are not those of its images")),
+            }
+        };
+        Generator::new(forward, &self.decoder, &self.config.decoder).reading(Box::new(read))
+    }
+
+    /// What the first layers of the decoder read.
+    fn read(&self, forward: &Forward, inputs: &Inputs) -> Result<Prompts> {
+        let angles = forward.data(&inputs.angles)?;
+        let x = self.decoder.embedded(forward, &forward.data(&inputs.ids)?)?;
+        let next = inputs.next.clone();
         let Some(images) = &inputs.images else {
-            return self.decoder.states(forward, x, [&angles, &lengths], &[]);
+            return Ok(Prompts { inputs: x, angles, after: Vec::new(), next });
         };
         let [values, of_patches, around, weights, counts] =
             images.each_ref().map(|x| forward.data(x));
@@ -139,6 +163,7 @@ impl VisionLanguage {
             counts: counts?,
         };
         let found = self.tower.forward(forward, &patches)?;
+        let [rows, features] = [&inputs.rows, &inputs.features].map(|x| forward.data(x));
         let (rows, features) = (rows?, features?);
         let (shape, width) = (x.shape().to_vec(), x.value().width());
         let texts = x.reshape(&[x.value().rows(), width]);
@@ -147,10 +172,9 @@ impl VisionLanguage {
             let both = forward.apply(Concat { axis: 0 }, &[first, second])?;
             Ok(forward.apply(Embedding, &[&both, rows])?.reshape(&shape))
         };
-        let x = take(&texts, &found.tokens, &rows)?;
+        let inputs = take(&texts, &found.tokens, &rows)?;
         let zeros = forward.data(&Tensor::zeros(&[1, width], texts.value().dtype()))?;
         let after = found.after_layers.iter().map(|own| take(&zeros, own, &features));
-        let after = after.collect::<Result<Vec<_>>>()?;
-        self.decoder.states(forward, x, [&angles, &lengths], &after)
+        Ok(Prompts { inputs, angles, after: after.collect::<Result<_>>()?, next })
     }
 }
