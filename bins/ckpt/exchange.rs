@@ -133,10 +133,15 @@ pub fn export(args: Export) -> Result<Exit> {
     let mut text = format!("{} of {}", args.what, from.display());
     if let Some(found) = compared {
         record["compared"] = json!(found);
-        text += &format!(
-            "; the logits of {} tokens differ by at most {:.1e} from those of the trained model (largest logit {:.1})",
-            found.tokens, found.largest_difference, found.largest_logit
-        );
+        text += &match found.largest_difference {
+            0.0 => {
+                format!("; the logits of {} tokens are those of the trained model", found.tokens)
+            }
+            most => format!(
+                "; the logits of {} tokens differ by at most {most:.1e} from those of the trained model (largest logit {:.1})",
+                found.tokens, found.largest_logit
+            ),
+        };
     }
     written(args.output, record, &path, &text)
 }

@@ -41,7 +41,7 @@ enum Command {
     Split(Given<divide::Divide>),
     /// Encode the texts of a manifest with the tokenizer of a model
     Tokenize(texts::Tokenize),
-    /// Build a word-level tokenizer from the training split of a manifest
+    /// Build a tokenizer from the training split of a manifest: of words, or of bytes for conversations
     Vocabulary(texts::Vocabulary),
     /// Compute the statistics of the training split of a manifest
     Stats {

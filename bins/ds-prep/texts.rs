@@ -19,8 +19,8 @@ use unix::{Error, Exit, Result, note, warn};
 /// Options of `ds-prep import` for texts and vectors.
 #[derive(clap::Args)]
 pub struct TextOptions {
-    /// Make a text store from .csv and .jsonl files; FILE names the columns with text, label and group, see
-    /// longhaul-files(5)
+    /// Make a text store from .csv and .jsonl files; FILE names the columns, such as text, label and group, or messages,
+    /// see longhaul-files(5)
     #[arg(long, value_name = "FILE")]
     pub columns: Option<PathBuf>,
     #[command(flatten)]
@@ -243,6 +243,15 @@ pub fn encode(args: &Tokenize) -> Result<Exit> {
     let sets = match is_chat {
         true => {
             let chat = Tokenizer::open_chat(tokenizer, *max_length, loss_on.unwrap_or_default())?;
+            let divided = chat.divided_marks()?;
+            if !divided.is_empty() {
+                warn!(
+                    "{}: the chat template writes {}, which the tokenizer does not have as tokens; take both from the same \
+                     model",
+                    tokenizer.display(),
+                    divided.join(" and ")
+                );
+            }
             if chat.turn_end()?.is_none() {
                 warn!(
                     "the chat template ends no turn of the assistant with a special token of the tokenizer, so a model does not \

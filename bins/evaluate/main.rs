@@ -22,7 +22,8 @@ use manual::MANUAL;
 /// defines every metric and describes the files that score, predict and leaderboard write.
 ///
 /// Started with mpirun or srun, the ranks of score and predict share the work; the results are the same for any number
-/// of ranks. An interrupted command resumes when it is given again, with the results of one that was not interrupted.
+/// of ranks. An interrupted command resumes when it is given again, with the results of one that was not interrupted;
+/// only predictions for stdin or to stdout begin again.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
@@ -38,7 +39,8 @@ enum Command {
     ///
     /// For an operator, a rollout from the first frame of every trajectory; for the model of a steady problem, the
     /// solution for every input; for a codec, the reconstruction of every frame; for a record model, the target of
-    /// every input; for a text model, the label of every text and the answer in every context.
+    /// every input; for a text model, the label of every text and the answer in every context; for a decoder, the
+    /// assistant's answer to every prompt.
     Predict(predict::Predict),
     /// Check that the rollouts fit into the trajectories of a split; requires no models
     Check(tasks::check::Check),

@@ -18,7 +18,8 @@ pub struct Predict {
     model: ModelArgs,
     /// Input file. For fields: a field file with initial states, inputs or fields. For records: an input array (FILE or
     /// FILE:NAME; - reads a NumPy array from stdin). For texts: a .csv, .tsv, .jsonl, .ndjson or
-    /// .json file, or a file with a text on each line (- for stdin). For vectors of texts: an array, or a file with a JSON
+    /// .json file, or a file with a text on each line (- for stdin). For prompts: a .jsonl file of objects with `prompt` or
+    /// `messages`, or a file with a prompt on each line (- for stdin). For vectors of texts: an array, or a file with a JSON
     /// array on each line (- for stdin). See longhaul-files(5) for formats
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,

@@ -330,6 +330,9 @@ fn folders_of_decoders_that_do_not_fit_are_refused() {
     assert!(without != tokenizer);
     fs::write(folder.join("bad/tokenizer_config.json"), without).unwrap();
     refused("bad/tokenizer_config.json: the tokenizer has no eos_token");
+    let other = tokenizer.replace("\"eos_token\": \"<|im_end|>\"", "\"eos_token\": \"<|nope|>\"");
+    fs::write(folder.join("bad/tokenizer_config.json"), other).unwrap();
+    refused("bad/tokenizer.json: the vocabulary has no token <|nope|>, which is the eos_token");
     fresh();
     let warned = done(folder, "rm bad/chat_template.jinja; ckpt config bad");
     assert!(warned.stderr.contains("bad: it has no chat template"), "{}", warned.stderr);

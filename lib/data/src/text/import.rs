@@ -67,8 +67,8 @@ pub fn import_with(
     if description.dropped > 0 {
         let dropped = description.dropped;
         note!(
-            "{dropped} rows were dropped: their label, criterion or answer cannot be used, or their group has their criterion \
-             already"
+            "{dropped} rows were dropped: their label, criterion, answer or conversation cannot be used, or their group has \
+             their criterion already"
         );
     }
     let other = format!("{}: already holds texts from other files or columns", folder.display());
@@ -142,7 +142,7 @@ fn survey(
                 Err(what) => {
                     wrong.push(at_line(path, row.line, what));
                     if wrong.len() == REPORTED {
-                        return Err(report(&wrong, "the first of many"));
+                        return Err(report(columns, &wrong, "the first of many"));
                     }
                 }
             }
@@ -158,7 +158,7 @@ fn survey(
         sources.push(SourceFile { path: path.clone(), blake3: rows.hash(), records });
     }
     if !wrong.is_empty() {
-        return Err(report(&wrong, "all"));
+        return Err(report(columns, &wrong, "all"));
     }
     partners.require(sources.iter().map(|file| file.records).sum(), dropped)?;
     let labels = match known {
@@ -224,11 +224,16 @@ fn wrong_label(columns: &Columns, column: &str, value: &str) -> String {
     format!("column `{column}`: {quoted} is {list}")
 }
 
-fn report(wrong: &[Error], which: &str) -> Error {
-    let first = format!(
-        "labels or answers cannot be used ({which}); correct them, extend `labels` or `mapping` in columns.yaml, or drop \
-         such rows with `strict: false`:"
-    );
+fn report(columns: &Columns, wrong: &[Error], which: &str) -> Error {
+    let first = match columns.messages.is_some() || columns.prompt.is_some() {
+        true => format!(
+            "conversations cannot be used ({which}); correct them, or drop such rows with `strict: false`:"
+        ),
+        false => format!(
+            "labels or answers cannot be used ({which}); correct them, extend `labels` or `mapping` in columns.yaml, or \
+             drop such rows with `strict: false`:"
+        ),
+    };
     Error::list(Exit::Data, first, wrong)
 }
 

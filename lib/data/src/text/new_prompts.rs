@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io;
 use std::path::Path;
-use unix::Result;
+use unix::{Error, Result};
 
 /// Messages that an assistant is to answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,27 +20,45 @@ pub struct NewPrompt {
     pub messages: Messages,
 }
 
-/// Reads prompts in order, one on each line.
+/// Reads prompts in order, one on each line. Empty lines are left out.
 pub struct NewPrompts {
     lines: LineReader,
+    /// Whether the file is one of JSON lines, whose lines are all objects.
+    objects: bool,
 }
 
 impl NewPrompts {
-    /// Opens a file; `-` is stdin. Errors: 66, 74.
+    /// Opens a file; `-` is stdin. Errors: 2 for a table or a JSON document, which have no prompt on each line; 66; 74.
     pub fn open(path: &Path) -> Result<Self> {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        if let "csv" | "tsv" | "json" = ending {
+            return Err(Error::usage(format!(
+                "{}: prompts are read from lines, of text or of JSON objects (.jsonl), not from .{ending} files; convert it",
+                path.display()
+            )));
+        }
         let file = match path.as_os_str() == "-" {
             true => HashedFile::new(io::stdin()),
             false => HashedFile::open(path)?,
         };
-        Ok(Self { lines: LineReader::new(path, file) })
+        Ok(Self {
+            lines: LineReader::new(path, file),
+            objects: matches!(ending, "jsonl" | "ndjson"),
+        })
     }
 
     /// Reads the next prompt: an object with `messages` or `prompt` and possibly `id`, or else plain text, which is the
     /// user's message. The assistant's messages at the end of a conversation, which are to be predicted, are left out.
     /// Errors: 65 with the line; 74.
     pub fn read(&mut self) -> Result<Option<NewPrompt>> {
-        let Some(text) = self.lines.next()? else { return Ok(None) };
-        let found = parse(text);
+        let found = loop {
+            let Some(text) = self.lines.next()? else { return Ok(None) };
+            match (text.trim().is_empty(), self.objects && !text.starts_with('{')) {
+                (true, _) => {}
+                (false, true) => break Err("not a JSON object".into()),
+                (false, false) => break parse(text),
+            }
+        };
         let line = self.lines.line;
         let (id, messages) = found.map_err(|what| self.lines.wrong(line, what))?;
         Ok(Some(NewPrompt { line, id, messages }))

@@ -216,5 +216,10 @@ pub fn at_line(path: &Path, line: u64, what: impl std::fmt::Display) -> Error {
 pub fn no_column<'a>(name: &str, found: impl Iterator<Item = &'a str> + Clone) -> String {
     let near = nearest(name, found.clone()).map(|near| format!("; did you mean {}?", quote(near)));
     let all: Vec<String> = found.map(quote).collect();
-    format!("no column {}{}; there are {}", quote(name), near.unwrap_or_default(), all.join(", "))
+    format!(
+        "no column {}{}; the columns are: {}",
+        quote(name),
+        near.unwrap_or_default(),
+        all.join(", ")
+    )
 }

@@ -135,26 +135,27 @@ fn the_last_turn_follows_its_prompt() {
 #[test]
 fn prompts_are_read_line_by_line() {
     let temporary = tempfile::tempdir().unwrap();
-    let path = temporary.path().join("prompts.jsonl");
-    let read = |text: &str| -> unix::Result<Vec<NewPrompt>> {
+    let read_as = |name: &str, text: &str| -> unix::Result<Vec<NewPrompt>> {
+        let path = temporary.path().join(name);
         fs::write(&path, text).unwrap();
-        let mut prompts = NewPrompts::open(&path).unwrap();
+        let mut prompts = NewPrompts::open(&path)?;
         let mut all = Vec::new();
         while let Some(prompt) = prompts.read()? {
             all.push(prompt);
         }
         Ok(all)
     };
+    let read = |text: &str| read_as("prompts.txt", text);
     let user = |text: &str| json!([{"role": "user", "content": text}]);
     let found = read(
         "{\"prompt\": \"a\", \"id\": 7}\n{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}, \
-         {\"role\": \"assistant\", \"content\": \"c\"}], \"id\": \"x\"}\nplain text\n",
+         {\"role\": \"assistant\", \"content\": \"c\"}], \"id\": \"x\"}\n\nplain text\n",
     );
     let found = found.unwrap();
     let messages: Vec<Value> = found.iter().map(|own| json!(own.messages)).collect();
     assert_eq!(messages, [user("a"), user("b"), user("plain text")]);
     let ids: Vec<Option<&str>> = found.iter().map(|own| own.id.as_deref()).collect();
-    assert_eq!((ids, found[2].line), (vec![Some("7"), Some("x"), None], 3));
+    assert_eq!((ids, found[2].line), (vec![Some("7"), Some("x"), None], 4));
     for (line, expected) in [
         ("{\"text\": \"a\"}", "neither `messages` nor `prompt`"),
         ("{\"prompt\": 3}", "`prompt` is not a text"),
@@ -166,6 +167,33 @@ fn prompts_are_read_line_by_line() {
         let error = read(&format!("fine\n{line}\n")).unwrap_err().to_string();
         assert!(error.contains("line 2") && error.contains(expected), "{error}");
     }
+    // In JSON lines every line is an object; tables and documents have no prompt on each line.
+    let error = read_as("prompts.jsonl", "{\"prompt\": \"a\"}\nplain\n").unwrap_err().to_string();
+    assert!(error.contains("prompts.jsonl: line 2: not a JSON object"), "{error}");
+    for name in ["prompts.json", "prompts.csv"] {
+        let error = read_as(name, "[{\"prompt\": \"a\"}]").unwrap_err();
+        assert_eq!(error.exit, unix::Exit::Usage);
+        assert!(error.to_string().contains("prompts are read from lines"), "{error}");
+    }
+}
+
+/// A template for tokens that the tokenizer does not have.
+#[test]
+fn marks_that_are_not_tokens_are_named() {
+    for name in ["qwen2", "qwen3", "llama3"] {
+        let chat = Tokenizer::open_chat(&folder().join(name), 64, LossOn::All).unwrap();
+        assert_eq!(chat.divided_marks().unwrap(), [""; 0], "{name}");
+    }
+    let temporary = tempfile::tempdir().unwrap();
+    for (file, from) in [
+        ("tokenizer.json", "llama3"),
+        ("tokenizer_config.json", "llama3"),
+        ("chat_template.jinja", "qwen2"),
+    ] {
+        fs::copy(folder().join(from).join(file), temporary.path().join(file)).unwrap();
+    }
+    let chat = Tokenizer::open_chat(temporary.path(), 64, LossOn::All).unwrap();
+    assert_eq!(chat.divided_marks().unwrap(), ["<|im_start|>", "<|im_end|>"]);
 }
 
 /// A byte-level vocabulary encodes every text, and its template marks the answers.

@@ -88,6 +88,14 @@ impl JsonLines {
         Ok(Self::File(Unfinished { path, replace, data, file, record, stored, timer }))
     }
 
+    /// Whether what was written is continued by [`JsonLines::open`] with the same arguments.
+    pub fn resumes(&self) -> bool {
+        match self {
+            Self::Pipe(_) => false,
+            Self::File(file) => !file.stored.identity.is_empty(),
+        }
+    }
+
     /// Number of complete items.
     pub fn done(&self) -> u64 {
         match self {

@@ -209,7 +209,12 @@ fn unless_stopped<T>(found: Option<Result<T>>) -> Result<Option<T>> {
 
 /// The error of a rank that ends because this rank or another one received a stop signal.
 fn stopped(signals: Signals) -> Error {
-    signals.check_stop(again).err().unwrap_or_else(|| Error::new(Exit::Again, again()))
+    stopped_with(signals, again)
+}
+
+/// The same with other advice.
+fn stopped_with(signals: Signals, advice: fn() -> String) -> Error {
+    signals.check_stop(advice).err().unwrap_or_else(|| Error::new(Exit::Again, advice()))
 }
 
 /// Describes the models as in metrics.json.

@@ -1,6 +1,6 @@
 //! The prediction loop.
 
-use super::{stopped, unless_stopped};
+use super::{stopped, stopped_with, unless_stopped};
 use crate::train::{broadcast, gather};
 use dist::Collective;
 use serde::Serialize;
@@ -31,6 +31,11 @@ pub trait Predictor {
     /// Number of items stored by an earlier attempt, which are not predicted again.
     fn done(&self) -> u64 {
         0
+    }
+
+    /// Whether the same command would continue after the items that are done, and not begin again.
+    fn resumes(&self) -> bool {
+        true
     }
 
     /// Reads the next block of inputs and returns it with its number of items; `None` after the last one. Called on
@@ -72,7 +77,7 @@ pub fn predict<P: Predictor>(
     signals: Signals,
 ) -> Result<u64> {
     let leads = ranks.rank() == 0;
-    let mut done = broadcast(ranks, predictor.done())?;
+    let (mut done, resumes) = broadcast(ranks, (predictor.done(), predictor.resumes()))?;
     let (noun, all) = (predictor.noun(), predictor.items());
     if leads && done > 0 {
         note!("resuming after {done} {noun}");
@@ -108,7 +113,12 @@ pub fn predict<P: Predictor>(
             progress.iter_mut().for_each(|progress| progress.set(done));
         }
         if stops {
-            return Err(stopped(signals));
+            return Err(match resumes {
+                true => stopped(signals),
+                false => stopped_with(signals, || {
+                    "the same command begins again: output to stdout, and input from stdin, are not resumed".into()
+                }),
+            });
         }
     }
     drop(progress);

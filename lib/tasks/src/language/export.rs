@@ -22,12 +22,12 @@ use learn::adapt::{merged, peft};
 use learn::foreign;
 use learn::forward::Forward;
 use learn::init::InitFrom;
-use learn::params::{Builder, ParamSet};
+use learn::params::{Builder, ParamSet, Storage};
 use learn::trained::Parts;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 use tensor::{Device, Dtype, Tape};
-use unix::{Context, Error, Exit, Result, warn};
+use unix::{Context, Error, Exit, Result, note, warn};
 
 /// Conversations of the sample, and their tokens at most.
 const SAMPLE: usize = 2;
@@ -55,6 +55,13 @@ pub(crate) fn export(request: &ExportRequest, parts: Parts, to: &Path) -> Result
             let lora = adapter::required(&parts, config.lora.as_ref())?;
             let names = params.trained.shapes().chain(params.frozen.shapes()).map(|(name, _)| name);
             let contents = adapter::contents(&parts, lora, names, ("CAUSAL_LM", &[]))?;
+            let init: Option<InitFrom> = parts.section("init")?;
+            if init.is_some_and(|init| init.storage == Some(Storage::Nf4)) {
+                note!(
+                    "the adapter was trained on weights that were quantised to NF4 (init.storage): load the base in 4 bits, \
+                     with double quantisation, or as `ckpt quantize` writes it"
+                );
+            }
             (contents, params.frozen.clone())
         }
         Format::Model | Format::Encoder => {

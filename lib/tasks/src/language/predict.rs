@@ -99,6 +99,10 @@ impl Predictor for LanguagePredictor {
         self.next
     }
 
+    fn resumes(&self) -> bool {
+        self.stream.as_ref().is_none_or(|(_, lines)| lines.resumes())
+    }
+
     fn read(&mut self) -> Result<Option<(Vec<Numbered>, u64)>> {
         let mut next = self.next;
         let (prompts, _) = self.stream()?;

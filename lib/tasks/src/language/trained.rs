@@ -53,7 +53,8 @@ impl TrainedLanguage {
     ) -> Result<Self> {
         let checkpoint = || parts.origin.checkpoint.display().to_string();
         let config: SftModel = parts.section("model").context(checkpoint)?;
-        require_fit(&config, info, folder)?;
+        // The tokenizer is compared with that of the run below, which the message names.
+        require_fit(&SftModel { tokenizer_hash: None, ..config.clone() }, info, folder)?;
         let template = info.chat.as_ref().map(|chat| &chat.template);
         for (name, own) in [(TOKENIZER, Some(&info.tokenizer_hash)), (TEMPLATE, template)] {
             if parts.dependencies.get(name).map(|recorded| &recorded.hash) != own {

@@ -312,6 +312,10 @@ impl Predictor for PairPredictor {
         self.next
     }
 
+    fn resumes(&self) -> bool {
+        self.stream.as_ref().is_none_or(|(_, lines)| lines.resumes())
+    }
+
     fn read(&mut self) -> Result<Option<(Vec<Item>, u64)>> {
         let mut next = self.next;
         let (source, _) = self.stream()?;

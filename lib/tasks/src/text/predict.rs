@@ -191,6 +191,10 @@ impl Predictor for TextPredictor {
         self.stream.as_ref().map_or(0, |stream| stream.lines.done())
     }
 
+    fn resumes(&self) -> bool {
+        self.stream.as_ref().is_none_or(|stream| stream.lines.resumes())
+    }
+
     fn read(&mut self) -> Result<Option<(Vec<NewText>, u64)>> {
         let rows = &mut self.stream()?.rows;
         let mut texts = Vec::new();

@@ -126,6 +126,27 @@ impl ChatTokenizer {
     }
 }
 
+impl ChatTokenizer {
+    /// The marks, such as `<|im_start|>`, that the template writes around turns, but that are not tokens: the tokenizer divides
+    /// them, so it is probably that of another model. None if the template refuses a conversation of two turns.
+    pub fn divided_marks(&self) -> Result<Vec<String>> {
+        let rendered = self.template.render(&pair("?", MARK), true).unwrap_or_default();
+        let mut found: Vec<String> = Vec::new();
+        for part in rendered.split("<|").skip(1) {
+            let Some((name, _)) = part.split_once("|>") else { continue };
+            let mark = format!("<|{name}|>");
+            let is_name = !name.is_empty() && !name.contains(char::is_whitespace);
+            if is_name
+                && !found.contains(&mark)
+                && self.tokenizer.unlimited().encode_rendered(&mark)?.ids.len() > 1
+            {
+                found.push(mark);
+            }
+        }
+        Ok(found)
+    }
+}
+
 /// Whether each token begins within a turn: 1, otherwise 0.
 fn marks(offsets: &[[i32; 2]], turns: &[Range<usize>]) -> Vec<u8> {
     let within = |at: usize| turns.iter().any(|turn| turn.contains(&at));

@@ -278,12 +278,12 @@ impl Settings {
 
     /// Adds the tokens that the files name, in the order of transformers: those with ids, then the special ones.
     ///
-    /// Errors: 65 when the id of a token differs from the files, or when the classification, separator or padding token
-    /// is missing from the vocabulary.
+    /// Errors: 65 when the id of a token differs from the files, or when the classification, separator, padding or end
+    /// token is missing from the vocabulary.
     pub fn add_tokens(&self, inner: &mut tokenizers::Tokenizer, path: &Path) -> Result<()> {
         let unusable = |cause| Error::data(format!("{}: {cause}", path.display()));
         for (key, token) in &self.named {
-            let needed = ["cls_token", "sep_token", "pad_token"].contains(key);
+            let needed = ["cls_token", "sep_token", "pad_token", "eos_token"].contains(key);
             let is_added = self.added.values().any(|added| added.content == token.content);
             if needed && !is_added && inner.token_to_id(&token.content).is_none() {
                 let missing =
