@@ -1,4 +1,4 @@
-//! `ds-prep gen`: solves an equation, or writes synthetic texts.
+//! `ds-prep gen`: solves an equation, or writes synthetic texts or pages.
 
 use super::in_pool;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use data::fields::generate::{Equation, Generation};
 use data::fields::list::FileSummary;
+use data::images::headers::{self, Pages, Preset};
 use data::text::criteria::{
     COLUMNS_YAML, Criteria, Difficulty, JOINT_YAML, SPANS_YAML, SYMPTOM_COUNT,
 };
@@ -23,7 +24,8 @@ use unix::{Error, Exit, Result};
 #[derive(clap::Args)]
 pub struct Gen {
     /// Equation, see longhaul-files(5); `criteria` for synthetic posts with sentences annotated for symptoms; `sentences`
-    /// for synthetic sentences with vectors of their meaning; or `dialogues` for synthetic questions and answers
+    /// for synthetic sentences with vectors of their meaning; `dialogues` for synthetic questions and answers; or `headers` for
+    /// synthetic headers of well logs, as images with their text
     subject: Generator,
     /// Values of the parameter of the equation, e.g. 0.001,0.01,0.1; required for equations
     #[arg(long, value_delimiter = ',', value_name = "VALUE")]
@@ -32,10 +34,10 @@ pub struct Gen {
     /// Value of another constant of the equation; may be given more than once
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_constant)]
     constant: Vec<(String, f64)>,
-    /// Trajectories per file, or number of sentences or dialogues
+    /// Trajectories per file, or number of sentences, dialogues or pages
     #[arg(long, value_name = "NUMBER")]
     samples: usize,
-    /// Seed of the initial states, or of the texts
+    /// Seed of the initial states, of the texts or of the pages
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Cells along each axis; default: see longhaul-files(5)
@@ -47,7 +49,7 @@ pub struct Gen {
     /// Time of the last frame
     #[arg(long, value_name = "TIME")]
     end: Option<f64>,
-    /// Index of the first trajectory, to generate further trajectories with the same seed
+    /// Index of the first trajectory or page, to generate further ones with the same seed
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     first: u64,
     /// For criteria: how strongly the labels depend on word order; for dialogues: how long questions are [default: medium]
@@ -75,6 +77,12 @@ pub struct Gen {
     /// For dialogues: how answers are written [default: plain]
     #[arg(long, value_name = "FORM")]
     answers: Option<Answers>,
+    /// For headers: the appearance of pages
+    #[arg(long, default_value_t)]
+    preset: Preset,
+    /// For headers: the smallest and the largest number of rows of a page, each from 1 to 10
+    #[arg(long, value_name = "MIN..MAX", default_value_t)]
+    rows: headers::Options,
     /// Number of threads, at most 1024; default: one per processor. Results do not depend on it
     #[arg(long, value_parser = unix::cli::threads)]
     threads: Option<usize>,
@@ -98,6 +106,7 @@ enum Generator {
     Criteria,
     Sentences,
     Dialogues,
+    Headers,
 }
 
 impl ValueEnum for Generator {
@@ -105,7 +114,7 @@ impl ValueEnum for Generator {
         static ALL: LazyLock<Vec<Generator>> = LazyLock::new(|| {
             let equations = Equation::value_variants().iter().copied().map(Generator::Equation);
             let texts = [Generator::Criteria, Generator::Sentences, Generator::Dialogues];
-            equations.chain(texts).collect()
+            equations.chain(texts).chain([Generator::Headers]).collect()
         });
         &ALL
     }
@@ -124,6 +133,10 @@ impl ValueEnum for Generator {
             Self::Dialogues => {
                 Some(PossibleValue::new("dialogues").help("synthetic questions and answers"))
             }
+            Self::Headers => Some(
+                PossibleValue::new("headers")
+                    .help("synthetic headers of well logs, as images with their text"),
+            ),
         }
     }
 }
@@ -144,7 +157,7 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
                 "output",
                 "json",
             ];
-            given.require_only(&own, "for synthetic texts only")?;
+            given.require_only(&own, "no effect on equations")?;
             fields(&given.args, equation)
         }
         Generator::Criteria => {
@@ -170,6 +183,11 @@ pub fn run(given: &Given<Gen>) -> Result<Exit> {
             let own = ["samples", "seed", "difficulty", "answers", "output", "json"];
             given.require_only(&own, "no effect on `gen dialogues`")?;
             dialogues(&given.args)
+        }
+        Generator::Headers => {
+            let own = ["samples", "seed", "first", "preset", "rows", "threads", "output", "json"];
+            given.require_only(&own, "no effect on `gen headers`")?;
+            pages(&given.args)
         }
     }
 }
@@ -240,17 +258,42 @@ fn dialogues(args: &Gen) -> Result<Exit> {
     Out::stdout(args.output).rows([row])
 }
 
+/// Writes images, and pages.jsonl after them.
+fn pages(args: &Gen) -> Result<Exit> {
+    let &Gen { preset, seed, first, samples, rows, .. } = args;
+    if samples == 0 {
+        return Err(Error::usage("--samples: must be at least 1"));
+    }
+    let [list, images] = [headers::LIST, headers::IMAGES].map(|name| args.to.join(name));
+    [&images, &list].into_iter().try_for_each(|path| refuse_existing(path))?;
+    let signals = Signals::install()?;
+    let advance = Progress::shared("pages", samples as u64);
+    let done = || {
+        signals.check_stop(|| format!("{} was not made", list.display()))?;
+        advance(1);
+        Ok(())
+    };
+    let pages = Pages { preset, seed, first, samples: samples as u64, options: rows };
+    in_pool(args.threads, || pages.write(&args.to, &done))?;
+    let row = json!({"file": list, "images": images, "records": samples});
+    Out::stdout(args.output).rows([row])
+}
+
 /// Writes files into the output folder. Errors: 73 if one of them exists.
 fn write(to: &Path, files: &[(&str, &[u8])]) -> Result<()> {
-    let mut paths = files.iter().map(|(name, _)| to.join(name));
-    if let Some(old) = paths.find(|path| path.exists()) {
-        let cause = "it already exists; move it or choose another folder";
-        return Err(Error::create(&old, cause));
-    }
+    files.iter().try_for_each(|(name, _)| refuse_existing(&to.join(name)))?;
     unix::publish::create_folder(to)?;
     files
         .iter()
         .try_for_each(|(name, content)| unix::publish::publish_bytes(&to.join(name), content))
+}
+
+/// Errors: 73 if `path` exists.
+fn refuse_existing(path: &Path) -> Result<()> {
+    match path.exists() {
+        true => Err(Error::create(path, "it already exists; move it or choose another folder")),
+        false => Ok(()),
+    }
 }
 
 fn fields(args: &Gen, equation: Equation) -> Result<Exit> {
@@ -271,10 +314,7 @@ fn fields(args: &Gen, equation: Equation) -> Result<Exit> {
         };
         file.validate()?;
         let path = args.to.join(file.file_name());
-        if path.exists() {
-            let cause = "it already exists; move it or choose another folder";
-            return Err(Error::create(&path, cause));
-        }
+        refuse_existing(&path)?;
         if files.iter().any(|(other, _)| *other == path) {
             return Err(Error::usage(format!("--parameter lists {parameter} twice")));
         }

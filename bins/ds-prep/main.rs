@@ -33,7 +33,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Solve an equation for random initial states, one file per parameter value; or write synthetic texts
+    /// Solve an equation for random initial states, one file per parameter value; or write synthetic texts or pages
     Gen(Given<generate::Gen>),
     /// Convert files of any layout to contiguous files, optionally cropped or resampled; or make records
     Import(Box<Given<import::Import>>),

@@ -53,6 +53,8 @@ EXAMPLES
     $ ds-prep split dialogues -o dialogues.json
     $ ds-prep vocabulary dialogues.json --size 400 -o bytes
     $ ds-prep tokenize dialogues.json --tokenizer bytes --max-length 128 -o chat-tokens
+  Pages: synthetic headers of well logs, as images with their text:
+    $ ds-prep gen headers --preset shifted --samples 100 --rows 2..4 --seed 1 -o pages
   File names from another program:
     $ find raw -name '*.hdf5' | ds-prep ls -
   One trajectory, frame by frame and as a picture:

@@ -1,6 +1,7 @@
 //! End-to-end tests of `ds-prep`.
 
 mod faults;
+mod headers;
 mod large;
 mod pipes;
 mod read_back;

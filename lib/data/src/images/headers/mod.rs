@@ -6,6 +6,7 @@
 //! of syllables, so that a model has to read them and cannot remember them.
 
 mod content;
+mod files;
 mod font;
 mod glyphs;
 mod layout;
@@ -14,12 +15,15 @@ mod raster;
 mod tests;
 
 pub use content::{Field, Kind};
+pub use files::{IMAGES, LIST, Pages};
 
 use crate::draw::Draw;
 use content::{fields, well_name};
 use layout::strokes;
 use raster::Ink;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
 use tensor::random::{Philox, Purpose};
 use unix::{Error, Result};
 
@@ -88,6 +92,24 @@ impl Options {
 impl Default for Options {
     fn default() -> Self {
         Self { least_rows: 2, most_rows: 5 }
+    }
+}
+
+/// Parses a range, both ends of which are included: `2..5`. Errors: those of [`Options::rows`]; 2 for other text.
+impl FromStr for Options {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let ends = text.split_once("..");
+        let ends = ends.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+        let (least, most) = ends.ok_or_else(|| Error::usage("expected MIN..MAX, e.g. 2..5"))?;
+        Self::rows(least, most)
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}..{}", self.least_rows, self.most_rows)
     }
 }
 

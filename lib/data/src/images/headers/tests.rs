@@ -297,4 +297,9 @@ fn answers_and_ranges_that_are_wrong() {
         assert_eq!(error.exit, unix::Exit::Usage);
         assert!(error.to_string().contains("within 1 to 10"), "{error}");
     }
+    for text in ["", "3", "2..", "..5", "2-5", "2..=5", "a..b", "-1..3", "2..11", "0..3", "5..2"] {
+        assert_eq!(text.parse::<Options>().unwrap_err().exit, unix::Exit::Usage, "{text}");
+    }
+    assert_eq!("2..5".parse::<Options>().unwrap(), Options::default());
+    assert_eq!(Options::rows(1, 10).unwrap().to_string(), "1..10");
 }
