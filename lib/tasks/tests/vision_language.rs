@@ -116,8 +116,12 @@ fn tokens_generated_with_a_cache_are_those_of_full_passes() {
         sequences(&golden, "mixed", &config.vision).into_iter().unzip();
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &params);
-    let generation =
-        Generation { sampling: Sampling::default(), max_new_tokens: 14, stop: vec![], max_repeat: 0 };
+    let generation = Generation {
+        sampling: Sampling::default(),
+        max_new_tokens: 14,
+        stop: vec![],
+        max_repeat: 0,
+    };
     let continued = |which: std::ops::Range<usize>| -> Vec<Vec<i32>> {
         let generator = model.generator(&forward, &images[which.clone()]);
         let all = prompts[which].iter().enumerate();
