@@ -23,7 +23,7 @@ use manual::MANUAL;
 ///
 /// Started with mpirun or srun, the ranks of score and predict share the work; the results are the same for any number
 /// of ranks. An interrupted command resumes when it is given again, with the results of one that was not interrupted;
-/// only predictions for stdin or to stdout begin again.
+/// only predictions of inputs from stdin, or to stdout, start over.
 #[derive(Parser)]
 #[command(name = "evaluate", version = env!("LONGHAUL_VERSION"), after_long_help = MANUAL)]
 struct Args {
