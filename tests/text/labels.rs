@@ -91,7 +91,7 @@ fn texts_with_any_number_of_labels_are_learnt_scored_and_predicted() {
     assert_eq!(rows.lines().count(), 800);
     assert!(rows.lines().next().unwrap().starts_with("{\"line\":1,\"id\":\"0\","), "{rows:.200}");
     let unnamed = "evaluate predict run --inputs labels.jsonl -o other.jsonl";
-    refused(folder, unnamed, 65, "line 1: no column text; there are");
+    refused(folder, unnamed, 65, "line 1: no column text; the columns are");
     let other = "printf '{\"Text\": \"so alpha\"}' | evaluate predict run --inputs - -o -";
     refused(folder, other, 65, "line 1: the model reads `text`, but the line has neither");
     if test_support::require_program("mpirun", &["--version"]) {
