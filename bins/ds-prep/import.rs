@@ -15,7 +15,8 @@ use unix::{Error, Exit, Result, inputs, note};
 
 #[derive(clap::Args)]
 pub struct Import {
-    /// HDF5, .npy, .npz, .csv, .zarr or .safetensors files, or .jsonl files of texts; `-` reads their names from stdin
+    /// HDF5, .npy, .npz, .csv, .zarr or .safetensors files, .jsonl files of texts, or a folder of images with .md files of the
+    /// same names; `-` reads their names from stdin
     #[arg(required_unless_present = "vectors")]
     files: Vec<PathBuf>,
     /// Output folder
@@ -64,9 +65,12 @@ pub fn run(given: Given<Import>) -> Result<Exit> {
             Out::stdout(given.args.output),
         );
     }
-    if of_texts.columns.is_some() || of_texts.has_vectors() && !makes_records {
+    let is_image_folder =
+        given.args.files.len() == 1 && texts::is_image_folder(&given.args.files[0]);
+    if of_texts.columns.is_some() || is_image_folder || of_texts.has_vectors() && !makes_records {
         let why = match of_texts.columns {
             Some(_) => "no effect on texts, which --columns imports",
+            None if is_image_folder => "no effect on a folder of images",
             None => "no effect on vectors alone; --columns imports texts with them",
         };
         given.require_only(of_texts.names(), why)?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use data::split::{Source, SplitName};
 use data::store::RecordStore;
-use data::text::chat::LossOn;
+use data::text::chat::{ImageLimits, LossOn};
 use data::text::{
     Chunks, Columns, TextImport, TextSet, TextStore, TokenSet, TokenizeReport, Tokenizer, Unpaired,
     VectorOptions, VectorStats, import_tokens, import_with, tokenize, tokenize_chat,
@@ -61,10 +61,16 @@ impl TextOptions {
     }
 }
 
+/// Whether `path` is a folder with images.
+pub fn is_image_folder(path: &Path) -> bool {
+    path.is_dir() && data::text::has_images(path)
+}
+
 /// Copies rows of CSV and JSONL files into a store, with vectors if there are any; or vectors alone.
 pub fn make(options: &TextOptions, files: &[PathBuf], to: &Path, mut out: Out) -> Result<Exit> {
     let columns = match (&options.columns, files) {
         (Some(columns), _) => Columns::load(columns)?,
+        (None, [folder]) if is_image_folder(folder) => data::text::folder_columns(),
         (None, []) => Columns::default(),
         (None, _) => {
             let what = "--columns: must name the columns of the texts; without FILES, --vectors are imported alone";
@@ -211,6 +217,8 @@ pub struct Tokenize {
     /// [default: a quarter of --max-length]
     #[arg(long, value_name = "NUMBER")]
     stride: Option<usize>,
+    #[command(flatten)]
+    images: ImageLimits,
     /// The tokens of conversations that a loss counts [default: assistant]
     #[arg(long, value_enum, value_name = "PART")]
     loss_on: Option<LossOn>,
@@ -222,7 +230,7 @@ pub struct Tokenize {
 }
 
 pub fn encode(args: &Tokenize) -> Result<Exit> {
-    let Tokenize { manifest, tokenizer, max_length, stride, loss_on, to, output } = args;
+    let Tokenize { manifest, tokenizer, max_length, stride, images, loss_on, to, output } = args;
     let is_chat = TextSet::open(manifest, SplitName::Train)?.content().conversations;
     if !is_chat && loss_on.is_some() {
         return Err(Error::usage("--loss-on: no effect on texts, only on conversations"));
@@ -231,6 +239,11 @@ pub fn encode(args: &Tokenize) -> Result<Exit> {
         return Err(Error::usage(
             "--stride: no effect on conversations, only on contexts of answers",
         ));
+    }
+    if !is_chat && *images != ImageLimits::default() {
+        let what =
+            "--max-width, --max-image-tokens: no effect on texts, only on images in conversations";
+        return Err(Error::usage(what));
     }
     let signals = Signals::install()?;
     let (mut progress, mut done) = (Progress::new("records", 0), 0);
@@ -242,7 +255,18 @@ pub fn encode(args: &Tokenize) -> Result<Exit> {
     };
     let sets = match is_chat {
         true => {
-            let chat = Tokenizer::open_chat(tokenizer, *max_length, loss_on.unwrap_or_default())?;
+            let mut chat =
+                Tokenizer::open_chat(tokenizer, *max_length, loss_on.unwrap_or_default())?;
+            match &mut chat.images {
+                Some(own) => own.limit(*images)?,
+                None if *images == ImageLimits::default() => {}
+                None => {
+                    return Err(Error::usage(format!(
+                        "--max-width, --max-image-tokens: {} has no image processor",
+                        tokenizer.display()
+                    )));
+                }
+            }
             let divided = chat.divided_marks()?;
             if !divided.is_empty() {
                 warn!(
@@ -288,8 +312,11 @@ pub struct Vocabulary {
     /// Largest number of entries
     #[arg(long, default_value_t = 4000, value_name = "NUMBER")]
     size: usize,
+    /// Pixels of a side of a patch, four of which are a token of an image [default: 16]
+    #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    patch_size: Option<u32>,
     /// Output folder, for vocab.txt and tokenizer.json; of conversations for tokenizer.json, tokenizer_config.json and
-    /// chat_template.jinja
+    /// chat_template.jinja, and with images preprocessor_config.json
     #[arg(short = 'o', long = "output", value_name = "FOLDER")]
     to: PathBuf,
     #[command(flatten)]
@@ -298,7 +325,7 @@ pub struct Vocabulary {
 
 pub fn vocabulary(args: &Vocabulary) -> Result<Exit> {
     let set = TextSet::open(&args.manifest, SplitName::Train)?;
-    let entries = data::text::vocabulary(&set, args.size, &args.to)?;
+    let entries = data::text::vocabulary(&set, args.size, args.patch_size, &args.to)?;
     let name = if set.content().conversations { "tokenizer.json" } else { "vocab.txt" };
     let row = json!({"vocabulary": args.to.join(name), "entries": entries});
     Out::stdout(args.output).rows([row])

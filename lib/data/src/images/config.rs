@@ -1,7 +1,7 @@
 //! The settings of an image processor, in `processor_config.json` or `preprocessor_config.json` of transformers.
 
 use super::Filter;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::path::Path;
 use unix::foreign_keys::{Key, Keys, check};
 use unix::text::summary;
@@ -11,6 +11,8 @@ use unix::{Error, Result, small};
 const MAX_BYTES: u64 = 1 << 20;
 /// Maximum number of pixels of a side of a patch, of patches of a side of a token, and of frames of a patch.
 const MAX_SIDE: u64 = 1024;
+/// The older file with the settings.
+pub const FILE: &str = "preprocessor_config.json";
 /// The default of `max_image_tokens`.
 const IMAGE_TOKENS: u32 = 1280;
 
@@ -102,7 +104,7 @@ impl Preprocessor {
             };
             return Self::parse(&new, &own);
         }
-        let old = folder.join("preprocessor_config.json");
+        let old = folder.join(FILE);
         match read(&old)? {
             Some(own) => Self::parse(&old, &own),
             None => Err(Error::open(
@@ -110,6 +112,58 @@ impl Preprocessor {
                 "there is no such file, and no image_processor in processor_config.json; copy either from the model",
             )),
         }
+    }
+
+    /// Settings for patches of `patch_size` pixels a side, of which `merge_size`² are a token; images of at least one token are not
+    /// enlarged.
+    pub fn of_patches(patch_size: u32, merge_size: u32) -> Self {
+        let token = u64::from(patch_size * merge_size).pow(2);
+        Self {
+            patch_size,
+            temporal_patch_size: 2,
+            merge_size,
+            min_pixels: token,
+            max_pixels: token * u64::from(IMAGE_TOKENS),
+            mean: [0.5; 3],
+            std: [0.5; 3],
+            rescale_factor: 1.0 / 255.0,
+            do_resize: true,
+            filter: Filter::Bicubic,
+            max_width: None,
+            max_image_tokens: IMAGE_TOKENS,
+        }
+    }
+
+    /// Whether `folder` has the settings of an image processor. Errors: 65 for a damaged file.
+    pub fn is_in(folder: &Path) -> Result<bool> {
+        let new = folder.join("processor_config.json");
+        let file = small::read_json::<Map<String, Value>>(&new, MAX_BYTES, "copy it again")?;
+        let has_own =
+            file.is_some_and(|file| file.get("image_processor").is_some_and(Value::is_object));
+        Ok(has_own || folder.join(FILE).is_file())
+    }
+
+    /// The content of a `preprocessor_config.json` with these settings.
+    pub fn text(&self) -> String {
+        let resample = match self.filter {
+            Filter::Bicubic => 3,
+            Filter::Lanczos => 1,
+        };
+        let own = json!({
+            "image_processor_type": CLASSES[0],
+            "patch_size": self.patch_size,
+            "temporal_patch_size": self.temporal_patch_size,
+            "merge_size": self.merge_size,
+            "size": {"shortest_edge": self.min_pixels, "longest_edge": self.max_pixels},
+            "image_mean": self.mean,
+            "image_std": self.std,
+            "rescale_factor": self.rescale_factor,
+            "do_resize": self.do_resize,
+            "resample": resample,
+            "max_width": self.max_width,
+            "max_image_tokens": self.max_image_tokens,
+        });
+        format!("{own:#}\n")
     }
 
     /// Reads the settings `file`, which come from `path`. Errors: 65.

@@ -102,23 +102,28 @@ pub fn split_page(reference: &str) -> (&str, Option<u32>) {
 
 /// Reads and decodes an image `FILE`, or page N of a TIFF file, `FILE#N`.
 ///
-/// Errors: 66 when the file cannot be opened; 65 as of [`decode`]; 74.
+/// Errors: those of [`read`]; 65 as of [`decode`].
 pub fn open(reference: &str, options: &DecodeOptions) -> Result<RgbImage> {
     let (file, page) = split_page(reference);
-    let path = Path::new(file);
+    decode(file, &read(Path::new(file), options)?, page, options)
+}
+
+/// Reads the file of an image. Errors: 65 when it is larger than the limit; 66 when it cannot be opened; 74.
+pub fn read(path: &Path, options: &DecodeOptions) -> Result<Vec<u8>> {
     let size = small::require_file(path)?;
     if size > options.max_bytes {
         return Err(Error::data(format!(
-            "{file}: {} is more than the limit of {} for an image",
+            "{}: {} is more than the limit of {} for an image",
+            path.display(),
             human_bytes(size),
             human_bytes(options.max_bytes)
         )));
     }
-    memory::ensure(&format_args!("reading {file}"), Some(size))?;
+    memory::ensure(&format_args!("reading {}", path.display()), Some(size))?;
     let mut bytes = Vec::with_capacity(size as usize);
     let read = small::open(path)?.take(options.max_bytes).read_to_end(&mut bytes);
     read.map_err(|cause| Error::io(path, cause))?;
-    decode(file, &bytes, page, options)
+    Ok(bytes)
 }
 
 /// Decodes the file `bytes`, which is called `name` in errors, into RGB, and turns it upright as its EXIF orientation

@@ -16,8 +16,8 @@ mod resize;
 mod tiff_fax;
 mod tiff_file;
 
-pub use config::Preprocessor;
-pub use decode::{DecodeOptions, Transparency, count_pages, decode, open, split_page};
+pub use config::{FILE as PROCESSOR_FILE, Preprocessor};
+pub use decode::{DecodeOptions, Transparency, count_pages, decode, open, read, split_page};
 pub use patches::{Fit, Patches, smart_resize};
 pub use pixels::RgbImage;
 pub use resize::{Filter, resize};

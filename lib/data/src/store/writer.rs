@@ -27,8 +27,13 @@ pub struct Ragged {
 impl Ragged {
     /// Appends a record.
     pub fn push<T: bytemuck::NoUninit>(&mut self, items: &[T]) {
-        self.items.extend_from_slice(bytemuck::cast_slice(items));
-        self.count += items.len() as u64;
+        self.push_items(items, items.len());
+    }
+
+    /// Appends a record of `count` items, each of the same number of values.
+    pub fn push_items<T: bytemuck::NoUninit>(&mut self, values: &[T], count: usize) {
+        self.items.extend_from_slice(bytemuck::cast_slice(values));
+        self.count += count as u64;
         self.ends.extend(self.count.to_le_bytes());
     }
 }

@@ -17,15 +17,21 @@ pub struct Columns {
     /// The text. Records with a context need none; theirs is a question about it, or with a label the text that has it.
     #[serde(default)]
     pub text: Option<String>,
-    /// Instead, a conversation: a list of messages, each an object with `role` and `content`.
+    /// Instead, a conversation: a list of messages, each an object with `role` and `content`, which is a text or a list of texts
+    /// and images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<String>,
     /// Instead, the user's part of a conversation of two messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
-    /// The assistant's part, after `prompt`.
+    /// The assistant's part, after `prompt` or `image`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub completion: Option<String>,
+    /// An image that the user shows: the path of a PNG, JPEG or TIFF file, relative to the folder of the file with the row, with
+    /// `#N` for page N of a TIFF file, from 0; or the bytes of such a file in base64. What is asked about it is `prompt` or, where
+    /// that is missing or empty, to convert it to Markdown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// A second text; models read both as a pair.
     #[serde(default)]
     pub text2: Option<String>,
@@ -96,8 +102,9 @@ pub mod cell {
     pub const ANSWER_START: usize = 8;
     pub const ANSWER_END: usize = 9;
     pub const CASES: usize = 10;
+    pub const IMAGE: usize = 11;
     /// Number of cells.
-    pub const ALL: usize = 11;
+    pub const ALL: usize = 12;
 }
 
 /// The columns to read from a file.
@@ -105,8 +112,8 @@ pub mod cell {
 pub struct Wanted {
     /// Column names, in the order of the cells.
     pub names: [Option<String>; cell::ALL],
-    /// Whether the id column may be missing.
-    pub id_is_optional: bool,
+    /// Cells whose columns may be missing.
+    pub optional: &'static [usize],
     /// Separator of the labels in a cell.
     pub separator: Option<String>,
     /// Whether empty lines are refused in files where every line is a row.
@@ -119,7 +126,9 @@ impl From<&Columns> for Wanted {
     fn from(columns: &Columns) -> Self {
         let names = columns.names().map(|name| name.map(String::from));
         let (separator, messages) = (columns.multi_label.clone(), columns.messages.is_some());
-        Self { names, separator, messages, ..Self::default() }
+        // An image without a question has a default one.
+        let optional: &[usize] = if columns.image.is_some() { &[0] } else { &[] };
+        Self { names, separator, messages, optional, ..Self::default() }
     }
 }
 
@@ -131,6 +140,7 @@ impl Default for Columns {
             messages: None,
             prompt: None,
             completion: None,
+            image: None,
             text2: None,
             criterion: None,
             criteria: None,
@@ -176,14 +186,21 @@ impl Columns {
         let mut found = Vec::new();
         let mut add = |key: &str, what: &str| found.push((key.to_string(), what.to_string()));
         let given = [&self.text, &self.messages, &self.prompt].map(Option::is_some);
-        if !given.contains(&true) && self.context.is_none() {
-            add("text", "must name a column, unless `context`, `messages` or `prompt` does");
+        if !given.contains(&true) && self.context.is_none() && self.image.is_none() {
+            let text = "must name a column, unless `context`, `messages`, `prompt` or `image` does";
+            add("text", text);
         }
         if given.iter().filter(|given| **given).count() > 1 {
             add("text", "excludes `messages` and `prompt`, and they exclude each other");
         }
-        if self.prompt.is_some() != self.completion.is_some() {
-            add("completion", "and `prompt` need each other");
+        if self.image.is_some() && (self.text.is_some() || self.messages.is_some()) {
+            add(
+                "image",
+                "excludes `text` and `messages`, whose messages may have images themselves",
+            );
+        }
+        if (self.prompt.is_some() || self.image.is_some()) != self.completion.is_some() {
+            add("completion", "needs `prompt` or `image`, and they need it");
         }
         if self.is_conversation() {
             let of_texts = [
@@ -264,7 +281,7 @@ impl Columns {
 
     /// Whether records are conversations.
     pub fn is_conversation(&self) -> bool {
-        self.messages.is_some() || self.prompt.is_some()
+        self.messages.is_some() || self.prompt.is_some() || self.image.is_some()
     }
 
     /// Whether `text` is a question about the context.
@@ -276,13 +293,13 @@ impl Columns {
     pub fn names(&self) -> [Option<&str>; cell::ALL] {
         let text = self.text.as_ref().or(self.messages.as_ref()).or(self.prompt.as_ref());
         let text2 = self.text2.as_ref().or(self.completion.as_ref());
-        let Self { group, id, context, criterion, label, answer, .. } = self;
+        let Self { group, id, context, criterion, label, answer, cases, image, .. } = self;
         let [start, end] = [&self.answer_start, &self.answer_end];
-        let [group, id, context, criterion, label, answer, start, end, cases] =
-            [group, id, context, criterion, label, answer, start, end, &self.cases]
+        let [group, id, context, criterion, label, answer, start, end, cases, image] =
+            [group, id, context, criterion, label, answer, start, end, cases, image]
                 .map(Option::as_deref);
         let [text, text2] = [text, text2].map(|name| name.map(String::as_str));
-        [text, text2, group, id, context, criterion, label, answer, start, end, cases]
+        [text, text2, group, id, context, criterion, label, answer, start, end, cases, image]
     }
 
     /// Returns the labels if they are known before the files are read.

@@ -48,7 +48,7 @@ impl CsvRows {
             let Some(name) = name else { continue };
             let mut found = (0..names.len()).filter(|i| names[*i] == *name);
             *place = found.next();
-            if place.is_none() && !(number == cell::ID && wanted.id_is_optional) {
+            if place.is_none() && !wanted.optional.contains(&number) {
                 return Err(at_line(path, line, no_column(name, names.iter().map(String::as_str))));
             }
             if found.next().is_some() {

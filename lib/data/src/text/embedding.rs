@@ -91,7 +91,7 @@ impl EmbeddingWriter {
         shard: Option<usize>,
         to: &Path,
     ) -> Result<Self> {
-        let mut description = from.store().index().description.clone();
+        let mut description = from.store.index().description.clone();
         description.info.vector = length;
         description.info.embedding = Some(embedding.clone());
         description.tokens = Some(from.hash().into());
@@ -147,7 +147,7 @@ impl EmbeddingWriter {
     ) -> Result<()> {
         let records = self.records_of(shard);
         let vector = bytemuck::cast_slice(vectors).to_vec();
-        let mut arrays = from.store().copy(records.clone());
+        let mut arrays = from.store.copy(records.clone());
         let place = self.arrays.vector.filter(|place| *place <= arrays.len());
         arrays.insert(place.ok_or_else(|| Error::bug("no array for vectors"))?, vector);
         let counts = Counts { vector: moments(vectors, self.length), cut, ..counts(from, records) };
@@ -158,7 +158,7 @@ impl EmbeddingWriter {
 /// Counts of some records, without vectors. Which records were truncated is not known: the truncated ones of a shard
 /// count for its first record.
 fn counts(set: &TokenSet, records: Range<usize>) -> Counts {
-    let (index, unk) = (set.store().index(), set.info().special.unk);
+    let (index, unk) = (set.store.index(), set.info().special.unk);
     let begins = |shard: &usize| records.contains(&(shard * index.layout.shard_records));
     let shards = index.summaries().enumerate().filter(|(shard, _)| begins(shard));
     let truncated = shards.map(|(_, counts)| counts.truncated).sum();

@@ -4,20 +4,23 @@
 //! size, then to copy.
 
 use super::answers::answer_of;
-use super::chat::messages_of;
+use super::chat::{Messages, messages_of, without_images};
 use super::chunks::Chunks;
 use super::columns::{Columns, cell, collected, require_label_limit};
-use super::copy_rows::Copy;
+use super::copy_rows::{Copy, ImageCopy};
+use super::image_store;
+use super::record_images::RecordImages;
 use super::remarks::{Remarks, shown};
 use super::rows::{Row, Rows, Seen, at_line};
 use super::run_sizes::RunSizes;
 use super::store::{Description, FILE, TextStore};
 use super::vectors::{VectorOptions, Vectors};
 use crate::split::Source;
-use crate::store::{SourceFile, Writer};
+use crate::store::{SourceFile, Store, Writer};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use unix::{Error, Exit, Result, note};
+use unix::{Error, Exit, Result, note, warn};
 
 /// Maximum number of wrong labels reported at once.
 const REPORTED: usize = 20;
@@ -60,9 +63,10 @@ pub fn import_with(
         return Err(Error::usage("--chunk: cuts texts, but the columns name a context or no text"));
     }
     let vectors = Vectors::open(plan.vectors)?;
-    let (description, shard_records) = match &vectors {
+    let mut images = RecordImages::default();
+    let (mut description, shard_records) = match &vectors {
         Some(vectors) if plan.files.is_empty() => of_vectors(vectors, plan.vectors)?,
-        vectors => survey(plan, vectors.as_ref(), &mut done)?,
+        vectors => survey(plan, vectors.as_ref(), &mut images, &mut done)?,
     };
     if description.dropped > 0 {
         let dropped = description.dropped;
@@ -70,6 +74,10 @@ pub fn import_with(
             "{dropped} rows were dropped: their label, criterion, answer or conversation cannot be used, or their group has \
              their criterion already"
         );
+    }
+    if !images.sizes.is_empty() {
+        let copy = Copy::new(&description, plan.files, vectors.as_ref(), &images);
+        description.images = Some(copy_images(copy, folder, &mut done)?);
     }
     let other = format!("{}: already holds texts from other files or columns", folder.display());
     let layout = description.layout(shard_records);
@@ -83,10 +91,36 @@ pub fn import_with(
                 )),
             }
         })?;
-    let mut copy = Copy::new(&description, plan.files, vectors.as_ref());
+    let mut copy = Copy::new(&description, plan.files, vectors.as_ref(), &images);
     writer.fill(|range| Ok((copy.read(range, &mut done)?, ())))?;
     writer.save()?;
     TextStore::open(folder)
+}
+
+/// Copies the images of all records into their own store. Returns its hash.
+fn copy_images(
+    copy: Copy,
+    folder: &Path,
+    done: &mut impl FnMut(usize) -> Result<()>,
+) -> Result<String> {
+    let Copy { description, images, .. } = copy;
+    let folder = image_store::image_folder(folder);
+    let mut sizes = RunSizes::default();
+    images.sizes.iter().for_each(|size| sizes.add(*size));
+    let layout = image_store::layout(images.sizes.len(), sizes.shard_records());
+    let own = image_store::Description {
+        files: description.files.iter().map(|file| file.blake3.clone()).collect(),
+        bytes: images.sizes.iter().sum(),
+    };
+    unix::space::ensure_space(&folder, own.bytes)?;
+    let stale = || Error::data("it holds images of other records");
+    let mut writer = Writer::open(image_store::FILE, &folder, layout, own.clone(), |old| {
+        if *old == own { Ok(()) } else { Err(stale()) }
+    })?;
+    let mut copy = ImageCopy::new(copy);
+    writer.fill(|range| Ok((copy.read(range, done)?, ())))?;
+    writer.save()?;
+    Ok(Store::<image_store::Description, ()>::open(image_store::FILE, &folder)?.hash().into())
 }
 
 /// Describes a store of vectors without texts. Returns the number of records per shard as well.
@@ -104,6 +138,7 @@ fn of_vectors(vectors: &Vectors, options: &VectorOptions) -> Result<(Description
         vector: vectors.length(),
         vectors: vectors.sources.clone(),
         chunks: None,
+        images: None,
     };
     Ok((description, sizes.shard_records()))
 }
@@ -112,6 +147,7 @@ fn of_vectors(vectors: &Vectors, options: &VectorOptions) -> Result<(Description
 fn survey(
     plan: &TextImport,
     vectors: Option<&Vectors>,
+    images: &mut RecordImages,
     done: &mut impl FnMut(usize) -> Result<()>,
 ) -> Result<(Description, usize)> {
     let &TextImport { columns, files, chunks, .. } = plan;
@@ -123,13 +159,18 @@ fn survey(
     for path in files {
         let mut rows = Rows::open(path, columns, chunks)?;
         let (mut records, mut read) = (0, 0);
-        while let Some(row) = rows.next(&seen)? {
+        while let Some(mut row) = rows.next(&seen)? {
             read += 1;
             done(1)?;
             match checked(columns, &row) {
-                Ok((labels, _)) => {
+                Ok(Checked { labels, messages, .. }) => {
                     if !partners.has(&row, path) {
                         continue;
+                    }
+                    match images.add(&messages, &row, path)? {
+                        None => continue,
+                        Some(0) => {}
+                        Some(_) => row.cells[0] = as_stored(&messages),
                     }
                     remarks.add(&row, labels.len());
                     found.extend(labels);
@@ -152,6 +193,7 @@ fn survey(
             sizes.add((row.cells.iter().map(String::len).sum::<usize>() + vector) as u64);
         }
         dropped += rows.left_out;
+        tell_unpaired(path, rows.unpaired());
         if read == 0 {
             return Err(Error::data(format!("{}: no rows", path.display())));
         }
@@ -159,6 +201,10 @@ fn survey(
     }
     if !wrong.is_empty() {
         return Err(report(columns, &wrong, "all"));
+    }
+    tell_unreadable(images);
+    if !images.problems.is_empty() && sources.iter().all(|file| file.records == 0) {
+        return Err(Error::data(format!("{}: none of the images can be read", files[0].display())));
     }
     partners.require(sources.iter().map(|file| file.records).sum(), dropped)?;
     let labels = match known {
@@ -185,18 +231,55 @@ fn survey(
         vector: vectors.map_or(0, Vectors::length),
         vectors: vectors.map(|vectors| vectors.sources.clone()).unwrap_or_default(),
         chunks,
+        images: None,
     };
     Ok((description, sizes.shard_records()))
 }
 
-/// Returns the labels and the answer of a row. Errors: the problem in them.
-pub(super) fn checked(
-    columns: &Columns,
-    row: &Row,
-) -> std::result::Result<(Vec<String>, [i32; 2]), String> {
-    if columns.is_conversation() {
-        messages_of(&row.cells[0])?;
+/// A conversation with images as the store has it.
+pub(super) fn as_stored(messages: &Messages) -> String {
+    Value::Array(without_images(messages)).to_string()
+}
+
+/// Warns of the records whose images cannot be read.
+fn tell_unreadable(images: &RecordImages) {
+    let problems = &images.problems;
+    for problem in problems.iter().take(REPORTED) {
+        warn!("{problem}");
     }
+    if !problems.is_empty() {
+        let (count, listed) = (problems.len(), problems.len().min(REPORTED));
+        let which =
+            if listed < count { format!("; the first {listed} are listed") } else { String::new() };
+        warn!("{count} records were left out: an image cannot be read{which}");
+    }
+}
+
+fn tell_unpaired(path: &Path, [images, answers, others]: [usize; 3]) {
+    if images + answers + others > 0 {
+        note!(
+            "{}: left out: {images} images without an answer (.md), {answers} answers without an image, {others} other files",
+            path.display()
+        );
+    }
+}
+
+/// What a row holds.
+pub(super) struct Checked {
+    /// Its labels.
+    pub labels: Vec<String>,
+    /// Its answer.
+    pub answer: [i32; 2],
+    /// Its messages, if it is a conversation.
+    pub messages: Messages,
+}
+
+/// Reads labels, answer and messages of a row. Errors: the problem in them.
+pub(super) fn checked(columns: &Columns, row: &Row) -> std::result::Result<Checked, String> {
+    let messages = match columns.is_conversation() {
+        true => messages_of(&row.cells[0])?,
+        false => Messages::new(),
+    };
     let labels = match &columns.label {
         None => Vec::new(),
         Some(column) => {
@@ -208,7 +291,7 @@ pub(super) fn checked(
     if columns.criteria.as_ref().is_some_and(|known| !known.contains(criterion)) {
         return Err(format!("{} is not one of `criteria`", unix::text::quote(criterion)));
     }
-    Ok((labels, answer_of(columns, row)?))
+    Ok(Checked { labels, answer: answer_of(columns, row)?, messages })
 }
 
 fn wrong_label(columns: &Columns, column: &str, value: &str) -> String {

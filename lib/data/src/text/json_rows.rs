@@ -149,7 +149,7 @@ pub fn cells_of(
     for (number, (own, name)) in cells.iter_mut().zip(&wanted.names).enumerate() {
         let Some(name) = name else { continue };
         let Some(value) = object.get(name) else {
-            if number == cell::ID && wanted.id_is_optional {
+            if wanted.optional.contains(&number) {
                 continue;
             }
             return Err(no_column(name, object.keys().map(String::as_str)));

@@ -49,7 +49,7 @@ impl Needs {
     /// Returns the columns with these names, or with the names in columns.yaml. Errors: 78 if columns.yaml does not
     /// name one of them.
     fn wanted(self, columns: Option<&Columns>) -> Result<Wanted> {
-        let mut wanted = Wanted { id_is_optional: true, every_line: true, ..Wanted::default() };
+        let mut wanted = Wanted { optional: &[cell::ID], every_line: true, ..Wanted::default() };
         for ((name, cell), needed) in NAMES.iter().zip(CELLS).zip(self.of()) {
             let given = columns.map_or(Some(*name), |columns| columns.names()[cell]);
             wanted.names[cell] = match (needed, given) {

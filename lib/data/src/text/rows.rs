@@ -5,6 +5,7 @@ use super::chat;
 use super::chunks::Chunks;
 use super::columns::{Columns, Wanted, cell};
 use super::csv_rows::CsvRows;
+use super::folder_rows::FolderRows;
 use super::json_rows::JsonRows;
 use super::remarks::is_no_group;
 use serde_json::Value;
@@ -33,12 +34,17 @@ pub enum Table {
     Csv(Box<CsvRows>),
     /// .json, .jsonl and .ndjson.
     Json(Box<JsonRows>),
+    /// A folder of images with their texts.
+    Folder(Box<FolderRows>),
 }
 
 impl Table {
     /// Opens a file; None for an unsupported extension. Errors: 66, 74; 65 for a missing column.
     pub fn open(path: &Path, wanted: Wanted) -> Result<Option<Self>> {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or("");
+        if path.is_dir() {
+            return Ok(Some(Self::Folder(Box::new(FolderRows::open(path)?))));
+        }
         let csv = |delimiter: u8| Ok(Self::Csv(Box::new(CsvRows::open(path, delimiter, &wanted)?)));
         Ok(Some(match ending.to_ascii_lowercase().as_str() {
             "csv" => csv(b',')?,
@@ -53,6 +59,7 @@ impl Table {
         match self {
             Self::Csv(rows) => rows.next(),
             Self::Json(rows) => rows.next(),
+            Self::Folder(rows) => rows.next(),
         }
     }
 
@@ -60,6 +67,7 @@ impl Table {
         match self {
             Self::Csv(rows) => rows.hash(),
             Self::Json(rows) => rows.hash(),
+            Self::Folder(rows) => rows.hash(),
         }
     }
 }
@@ -76,6 +84,8 @@ pub struct Rows {
     rest: std::vec::IntoIter<Row>,
     /// Whether the first two cells of a row are a prompt and a completion.
     has_prompts: bool,
+    /// Whether the prompt is about an image.
+    has_images: bool,
     unique: bool,
     strict: bool,
     /// Number of rows that were left out because their group already has a record with their criterion, or because they
@@ -91,7 +101,7 @@ impl Rows {
     pub fn open(path: &Path, columns: &Columns, chunks: Option<Chunks>) -> Result<Self> {
         let table = Table::open(path, columns.into())?.ok_or_else(|| {
             Error::usage(format!(
-                "{}: texts are read from .csv, .tsv, .jsonl, .ndjson and .json files",
+                "{}: texts are read from .csv, .tsv, .jsonl, .ndjson and .json files, and from folders of images",
                 path.display()
             ))
         })?;
@@ -102,7 +112,8 @@ impl Rows {
             has_cases: columns.cases.is_some(),
             chunks,
             rest: Vec::new().into_iter(),
-            has_prompts: columns.prompt.is_some(),
+            has_prompts: columns.completion.is_some(),
+            has_images: columns.image.is_some(),
             unique: columns.unique,
             strict: columns.strict,
             left_out: 0,
@@ -127,7 +138,20 @@ impl Rows {
             let Some(mut row) = self.table.next()? else { return Ok(None) };
             if self.has_prompts {
                 let [prompt, completion] = [0, 1].map(|at| std::mem::take(&mut row.cells[at]));
-                row.cells[0] = Value::Array(chat::pair(&prompt, &completion)).to_string();
+                let image = std::mem::take(&mut row.cells[cell::IMAGE]);
+                let messages = if self.has_images {
+                    let is_folder = matches!(self.table, Table::Folder(_));
+                    // A folder lists the pages of a file line by line.
+                    let images = if is_folder { image.lines().collect() } else { vec![&image[..]] };
+                    let question = match prompt.trim() {
+                        "" => chat::INSTRUCTION,
+                        _ => &prompt,
+                    };
+                    vec![chat::about_images(&images, question), chat::answer(&completion)]
+                } else {
+                    chat::pair(&prompt, &completion)
+                };
+                row.cells[0] = Value::Array(messages).to_string();
             }
             if self.unique && key(&row).is_some_and(|key| seen.contains(&key)) {
                 self.left_out += 1;
@@ -148,6 +172,14 @@ impl Rows {
                 }
                 Err(what) => self.wrong_case(line, what)?,
             }
+        }
+    }
+
+    /// Images without an answer, answers without an image, and other files, of a folder of images.
+    pub fn unpaired(&self) -> [usize; 3] {
+        match &self.table {
+            Table::Folder(rows) => rows.unpaired,
+            Table::Csv(_) | Table::Json(_) => [0; 3],
         }
     }
 

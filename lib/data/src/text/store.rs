@@ -2,6 +2,7 @@
 
 use super::chunks::Chunks;
 use super::columns::{Columns, cell};
+use super::image_store::{ImageRef, ImageStore};
 use super::kind::{TextKind, is_zero};
 use super::remarks::is_no_group;
 use super::similar::near_groups;
@@ -44,6 +45,9 @@ pub struct Description {
     /// How long texts were cut.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chunks: Option<Chunks>,
+    /// BLAKE3 hash of the index of the images, if conversations have any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<String>,
 }
 
 /// The arrays of a store of texts, ends first, then numbers, then bytes.
@@ -61,6 +65,8 @@ pub(super) struct Arrays {
     pub answer: Option<usize>,
     /// Index of the array of vectors.
     pub vector: Option<usize>,
+    /// Indices of the arrays of images, see [`ImageRef`], and of what they are called, one on each line.
+    pub images: Option<[usize; 2]>,
 }
 
 /// Names of the texts of a record, which are the first cells of a row.
@@ -72,6 +78,7 @@ impl Arrays {
     pub fn new(description: &Description) -> Self {
         let mut has = description.columns.names().map(|name| name.is_some());
         has[cell::GROUP] = description.has_groups();
+        has[0] |= description.columns.is_conversation();
         has[1] = description.columns.text2.is_some();
         let mut found = Self::default();
         let names = RAGGED.into_iter().zip(has);
@@ -81,8 +88,18 @@ impl Arrays {
             .map(|(k, (name, _))| (k, name))
             .collect();
         found.all.extend(names.iter().map(|(_, name)| RecordArray::ends(&format!("{name}.ends"))));
+        let has_images = description.images.is_some();
+        let of_images = ["images", "image_names"];
+        if has_images {
+            found.all.extend(of_images.map(|name| RecordArray::ends(&format!("{name}.ends"))));
+        }
         found.line = found.all.len();
         found.all.push(RecordArray::fixed("line", FileDtype::U64, &[]));
+        let places = found.all.len();
+        if has_images {
+            let ends = names.len();
+            found.all.push(RecordArray::ragged(of_images[0], FileDtype::U64, &[2], ends));
+        }
         let label = description.kind().label_len();
         if label > 0 {
             found.label = Some(found.all.len());
@@ -97,9 +114,14 @@ impl Arrays {
             let shape = [description.vector];
             found.all.push(RecordArray::fixed("vector", FileDtype::F32, &shape));
         }
+        let ends_of_names = names.len() + 1;
         for (ends, (kind, name)) in names.into_iter().enumerate() {
             found.ragged[kind] = Some(found.all.len());
             found.all.push(RecordArray::ragged(name, FileDtype::U8, &[], ends));
+        }
+        if has_images {
+            found.images = Some([places, found.all.len()]);
+            found.all.push(RecordArray::ragged(of_images[1], FileDtype::U8, &[], ends_of_names));
         }
         found
     }
@@ -115,7 +137,9 @@ impl Description {
             pairs: self.columns.text2.is_some(),
             answers: self.columns.context.is_some(),
             vector: self.vector,
-            vectors_only: self.columns.names()[0].is_none() && self.columns.context.is_none(),
+            vectors_only: self.columns.names()[0].is_none()
+                && self.columns.context.is_none()
+                && !self.columns.is_conversation(),
         }
     }
 
@@ -143,6 +167,7 @@ pub struct TextStore {
     store: Store<Description, ()>,
     arrays: Arrays,
     kind: TextKind,
+    images: Option<ImageStore>,
 }
 
 impl TextStore {
@@ -208,6 +233,24 @@ impl TextStore {
         answer(self.store.bytes(self.arrays.answer?, i))
     }
 
+    /// The images of record `i`, in the order of its messages. Panics when out of range.
+    pub fn images(&self, i: usize) -> Vec<ImageRef> {
+        let [places, _] = self.arrays.images.unwrap_or_default();
+        self.arrays.images.map_or(Vec::new(), |_| ImageRef::all_of(self.store.bytes(places, i)))
+    }
+
+    /// What the images of record `i` are called: their files as the record names them, or their numbers. Panics when out of range.
+    pub fn image_names(&self, i: usize) -> Vec<&str> {
+        let Some([_, names]) = self.arrays.images else { return Vec::new() };
+        // Invalid UTF-8 occurs only in a store that was damaged after it was hashed.
+        std::str::from_utf8(self.store.bytes(names, i)).unwrap_or_default().lines().collect()
+    }
+
+    /// The images of all records.
+    pub fn image_store(&self) -> Option<&ImageStore> {
+        self.images.as_ref()
+    }
+
     /// The line of its file on which record `i` begins, from 1. Panics when out of range.
     pub fn line(&self, i: usize) -> u64 {
         let bytes = self.store.bytes(self.arrays.line, i);
@@ -235,7 +278,9 @@ impl Source for TextStore {
             return Err(Error::data(what).context(folder.display()));
         }
         let (arrays, kind) = (Arrays::new(description), description.kind());
-        Ok(Self { store, arrays, kind })
+        let images = description.images.as_ref().map(|hash| ImageStore::open(folder, hash));
+        let images = images.transpose()?;
+        Ok(Self { store, arrays, kind, images })
     }
 
     fn content(&self) -> TextKind {
@@ -277,15 +322,24 @@ impl Source for TextStore {
 
 impl RecordStore for TextStore {
     fn input_files(&self) -> Vec<InputFile> {
-        self.store.input_files()
+        let images = self.images.iter().flat_map(ImageStore::input_files);
+        self.store.input_files().into_iter().chain(images).collect()
     }
 
-    /// Ignores case and white space. Of vectors alone, the input is the vector.
+    /// Ignores case and white space. Of vectors alone, the input is the vector; with images, it is the images.
     fn input_hash(&self, i: usize) -> blake3::Hash {
         if let Some(vector) = self.vector(i).filter(|_| self.kind.vectors_only) {
             return blake3::hash(bytemuck::cast_slice(vector));
         }
         let mut hasher = blake3::Hasher::new();
+        let images = self.images(i);
+        if let Some(store) = self.images.as_ref().filter(|_| !images.is_empty()) {
+            for own in images.iter().filter(|own| own.image < store.len()) {
+                hasher.update(blake3::hash(store.bytes(own.image)).as_bytes());
+                hasher.update(&own.page.to_le_bytes());
+            }
+            return hasher.finalize();
+        }
         for text in self.texts(i).into_iter().chain([self.context(i)]).flatten() {
             for word in text.split_whitespace() {
                 hasher.update(word.to_lowercase().as_bytes()).update(b" ");

@@ -7,6 +7,7 @@ use crate::fields::stats::Moments;
 use crate::split::SplitName;
 use crate::store::{RecordArray, StoreLayout};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 use tensor::FileDtype;
 
 /// The description of a store of tokens.
@@ -27,9 +28,21 @@ pub(super) struct Description {
     #[serde(default)]
     pub criteria: bool,
     pub records: usize,
+    /// The stores whose images the records show, as many as `stores`; none without images.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<ImageSource>,
     /// BLAKE3 hash of the index of the tokens to which embeddings were added.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<String>,
+}
+
+/// A store of texts with images.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ImageSource {
+    /// Its folder, relative to that of the tokens if possible.
+    pub path: PathBuf,
+    /// BLAKE3 hash of the index of its images; None if it has none.
+    pub blake3: Option<String>,
 }
 
 /// Counts of a shard.
@@ -70,6 +83,8 @@ pub(super) struct Arrays {
     pub vector: Option<usize>,
     /// Ids and segments of the labelled text of a record that also has a context.
     pub of_text: Option<[usize; 2]>,
+    /// The images of a record ([`ImageRef`](super::ImageRef)), and the rows and columns of their patches.
+    pub images: Option<[usize; 2]>,
     /// Text, text2, group, id, context and criterion.
     pub texts: [Option<usize>; RAGGED.len()],
 }
@@ -89,7 +104,12 @@ impl Arrays {
             all.push(array);
             all.len() - 1
         };
+        let has_images = !description.images.is_empty();
+        let ends_of_images = all.len();
+        all.extend(has_images.then(|| RecordArray::ends("images.ends")));
         let source = add(&mut all, RecordArray::fixed("source", FileDtype::U64, &[2]));
+        let places = RecordArray::ragged("images", FileDtype::U64, &[2], ends_of_images);
+        let places = has_images.then(|| add(&mut all, places));
         let token_ids = add(&mut all, RecordArray::ragged("ids", FileDtype::I32, &[], 0));
         let offsets = add(&mut all, RecordArray::ragged("offsets", FileDtype::I32, &[2], 0));
         let length = info.kind().label_len();
@@ -99,6 +119,8 @@ impl Arrays {
         let pair = |name| RecordArray::fixed(name, FileDtype::I32, &[2]);
         let context = info.answers.then(|| add(&mut all, pair("context_tokens")));
         let answer = info.answers.then(|| add(&mut all, pair("answer")));
+        let grids = RecordArray::ragged("grids", FileDtype::I32, &[2], ends_of_images);
+        let images = places.map(|places| [places, add(&mut all, grids)]);
         let vector = RecordArray::fixed("vector", FileDtype::F32, &[info.vector]);
         let vector = (info.vector > 0).then(|| add(&mut all, vector));
         let of_text = |name, dtype| RecordArray::ragged(name, dtype, &[], ends_of_text);
@@ -112,7 +134,20 @@ impl Arrays {
             texts[kind] = Some(add(&mut all, array));
         }
         let ids = token_ids;
-        Self { all, ids, offsets, label, source, types, context, answer, vector, of_text, texts }
+        Self {
+            all,
+            ids,
+            offsets,
+            label,
+            source,
+            types,
+            context,
+            answer,
+            vector,
+            of_text,
+            images,
+            texts,
+        }
     }
 
     pub fn layout(&self, records: usize, shard_records: usize) -> StoreLayout {

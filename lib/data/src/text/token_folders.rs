@@ -225,6 +225,7 @@ fn write(
         criteria: false,
         questions: false,
         records: pairs.len(),
+        images: Vec::new(),
         tokens: None,
     };
     let (folder, arrays) = (store_path(to, split), Arrays::new(&description));

@@ -1,17 +1,19 @@
 //! Encodes the texts of a manifest once, before training.
 
-use super::chat::{ChatTokenizer, Messages, messages_of};
+use super::chat::ChatTokenizer;
 use super::kind::is_zero;
 use super::run_sizes::RunSizes;
 use super::sentences::Language;
 use super::store::{NO_ANSWER, RAGGED};
 use super::token_arrays::{Arrays, Counts, Description};
+use super::tokenize_chat::{ImagePlaces, conversations, image_sources};
 use super::tokenizer::Encoded;
 use super::tokenizer::Tokenizer;
 use super::tokens::{FILE, TokenInfo, TokenSet, store_path};
 use super::vector_stats::moments;
 use super::windows::RecordTokens;
 use super::{TextSet, TextStore};
+use crate::images::PROCESSOR_FILE;
 use crate::split::Source;
 use crate::store::{Ragged, RecordStore, Writer};
 use serde::Serialize;
@@ -19,7 +21,7 @@ use serde_json::json;
 use std::ops::Range;
 use std::path::Path;
 use unix::publish::{create_folder, publish_bytes};
-use unix::{Context, Error, Result};
+use unix::{Error, Result};
 
 /// Number of texts encoded at once.
 const BATCH: usize = 1024;
@@ -122,6 +124,9 @@ fn encode_all(
     create_folder(to)?;
     if let Encoder::Chat(chat) = encoder {
         save(&to.join("chat_template.jinja"), chat.template.source())?;
+        if let Some(images) = &chat.images {
+            save(&to.join(PROCESSOR_FILE), &images.processor.text())?;
+        }
     }
     save_tokenizer(encoder.tokenizer(), to)?;
     for set in sets.iter().filter(|set| !set.is_empty()) {
@@ -134,8 +139,7 @@ fn encode_all(
 /// Writes a file of the tokenizer. Errors: 73 when the folder has that of another one.
 fn save(path: &Path, content: &str) -> Result<()> {
     if path.exists() && std::fs::read(path).is_ok_and(|old| old != content.as_bytes()) {
-        let cause =
-            "the tokens there are of another tokenizer; remove them, or choose another folder";
+        let cause = "the tokens there are of another tokenizer or image processor; remove them, or choose another folder";
         return Err(Error::create(path, cause));
     }
     publish_bytes(path, content.as_bytes())
@@ -207,6 +211,7 @@ fn encode(
         criteria: all(|store| store.description().columns.criterion.is_some()),
         questions: kind.answers && all(|store| store.description().columns.text.is_some()),
         records: set.len(),
+        images: image_sources(set, to)?,
         tokens: None,
     };
     let mut sizes = RunSizes::default();
@@ -258,13 +263,13 @@ fn shard(
     let mut texts: [Ragged; RAGGED.len()] = Default::default();
     let [mut sources, mut labels, mut contexts, mut answers] = [0; 4].map(|_| Vec::<u8>::new());
     let mut vectors: Vec<f32> = Vec::new();
-    let mut counts = Counts::default();
+    let (mut counts, mut images) = (Counts::default(), ImagePlaces::default());
     let unk = encoder.tokenizer().special().unk;
     let records: Vec<(&TextStore, usize)> = range.clone().map(|i| set.locate(i)).collect();
     for batch in records.chunks(BATCH) {
         let pairs: Vec<[Option<&str>; 2]> = batch.iter().map(|(s, i)| s.texts(*i)).collect();
         let of_texts = match encoder {
-            Encoder::Chat(chat) => conversations(chat, batch, &mut counts)?,
+            Encoder::Chat(chat) => conversations(chat, batch, &mut images, &mut counts)?,
             Encoder::Texts(_) if info.answers && !info.is_joint() => Vec::new(),
             Encoder::Texts(_) if info.vectors_only => vec![Encoded::default(); batch.len()],
             Encoder::Texts([tokenizer, _]) => tokenizer.encode_all(&pairs)?,
@@ -316,38 +321,25 @@ fn shard(
     let (ends, bytes): (Vec<_>, Vec<_>) = used.map(|(own, _)| (own.ends, own.items)).unzip();
     let label = arrays.label.map(|_| labels);
     let joint = |bytes: Vec<u8>| info.is_joint().then_some(bytes);
+    let (image_ends, images, grids) = match images.finish(arrays) {
+        Some([ends, images, grids]) => (Some(ends), Some(images), Some(grids)),
+        None => (None, None, None),
+    };
     let numbers = [ids.ends].into_iter().chain(ends).chain(joint(text_ids.ends));
-    let numbers = numbers.chain([sources, ids.items, offsets.items]).chain(label);
+    let numbers = numbers.chain(image_ends).chain([sources]).chain(images);
+    let numbers = numbers.chain([ids.items, offsets.items]).chain(label);
     let of_contexts = [contexts, answers].into_iter().filter(|_| info.answers);
     counts.vector = moments(&vectors, info.vector);
     let vector = arrays.vector.map(|_| bytemuck::cast_slice(&vectors).to_vec());
-    let numbers = numbers.chain(of_contexts).chain(vector).chain(joint(text_ids.items));
+    let numbers =
+        numbers.chain(of_contexts).chain(grids).chain(vector).chain(joint(text_ids.items));
     let small = [types.items].into_iter().chain(joint(text_types.items)).chain(bytes);
     Ok((numbers.chain(small).collect(), counts))
 }
 
 /// The file and the line of a record.
-fn place(store: &TextStore, i: usize) -> String {
+pub(super) fn place(store: &TextStore, i: usize) -> String {
     format!("{}: line {}", store.origin(i).0.display(), store.line(i))
-}
-
-/// Encodes conversations, and counts the turns that are rendered in another way when a conversation goes on.
-fn conversations(
-    chat: &ChatTokenizer,
-    records: &[(&TextStore, usize)],
-    counts: &mut Counts,
-) -> Result<Vec<Encoded>> {
-    let of = |(store, i): &(&TextStore, usize)| {
-        let json = store.texts(*i)[0].unwrap_or_default();
-        messages_of(json).map_err(|what| Error::data(format!("{}: {what}", place(store, *i))))
-    };
-    let all: Vec<Messages> = records.iter().map(of).collect::<Result<_>>()?;
-    let found = chat.encode(&all).into_iter().zip(records).map(|(found, (store, i))| {
-        let (encoded, changed) = found.context(|| place(store, *i))?;
-        counts.changed_turns += changed;
-        Ok(encoded)
-    });
-    found.collect()
 }
 
 /// Returns the texts to encode for records with contexts: the question and the context, or the context alone.

@@ -5,11 +5,13 @@
 use super::chat::ChatInfo;
 use super::columns::cell;
 use super::embedding::{Embedding, MADE, SOURCE};
+use super::image_store::ImageStore;
 use super::kind::{TextKind, is_false, is_zero};
 use super::remarks::is_no_group;
 use super::sentences::Language;
 use super::store::answer;
 use super::token_arrays::{Arrays, Counts, Description};
+use super::token_images::open_images;
 use super::tokenizer::SpecialTokens;
 use super::vector_stats::VectorStatistics;
 use super::windows::{RecordTokens, fits};
@@ -89,8 +91,10 @@ impl TokenInfo {
 #[derive(Debug)]
 pub struct TokenSet {
     folder: PathBuf,
-    store: Store<Description, Counts>,
-    arrays: Arrays,
+    pub(super) store: Store<Description, Counts>,
+    pub(super) arrays: Arrays,
+    /// The images of each store of texts, if it has any.
+    pub(super) images: Vec<Option<ImageStore>>,
 }
 
 impl TokenSet {
@@ -125,7 +129,8 @@ impl TokenSet {
         let arrays = Arrays::new(description);
         let planned = (&arrays.all, description.records, name);
         let is_planned = (&layout.arrays, layout.records, description.split) == planned;
-        let set = Self { folder: folder.into(), store, arrays };
+        let images = open_images(&description.images, folder)?;
+        let set = Self { folder: folder.into(), store, arrays, images };
         if !is_planned {
             return Err(set.damaged("its arrays are not those of this version"));
         }
@@ -154,7 +159,7 @@ impl TokenSet {
         Ok(set)
     }
 
-    fn damaged(&self, what: &str) -> Error {
+    pub(super) fn damaged(&self, what: &str) -> Error {
         let path = store_path(&self.folder, self.name());
         let made_by = if self.info().embedding.is_some() { MADE.made_by } else { FILE.made_by };
         Error::data(format!("{}: {what}; run {made_by} again", path.display()))
@@ -302,6 +307,13 @@ impl TokenSet {
         Some(std::str::from_utf8(bytes).unwrap_or("\u{fffd}"))
     }
 
+    /// The number of the store of texts of record `i`, and that of the record in it.
+    pub(super) fn source(&self, i: usize) -> [u64; 2] {
+        let bytes = self.store.bytes(self.arrays.source, i);
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[at + k]));
+        [number(0), number(8)]
+    }
+
     /// Number of records that were truncated to `max_length` tokens.
     pub fn truncated(&self) -> usize {
         self.counts().map(|counts| counts.truncated).sum()
@@ -321,11 +333,6 @@ impl TokenSet {
     /// Number of texts of which the encoder of the vectors read only the beginning.
     pub fn cut(&self) -> usize {
         self.counts().map(|counts| counts.cut).sum()
-    }
-
-    /// The store of the split.
-    pub(super) fn store(&self) -> &Store<Description, Counts> {
-        &self.store
     }
 
     /// Reads all files and compares them with their hashes. Errors: 65, naming all that differ.
@@ -355,6 +362,7 @@ impl TokenSet {
     /// Returns the files that the set is read from, with their recorded hashes.
     pub fn input_files(&self) -> Vec<InputFile> {
         let mut files = self.store.input_files();
+        files.extend(self.images.iter().flatten().flat_map(ImageStore::input_files));
         files.push(InputFile {
             path: self.folder.join("tokenizer.json"),
             blake3: self.info().tokenizer_hash.clone(),
@@ -375,10 +383,9 @@ impl TokenSet {
             .map(|hash| Provenance { blake3: hash.clone(), samples: Vec::new() })
             .collect();
         for i in 0..self.len() {
-            let bytes = self.store.bytes(self.arrays.source, i);
-            let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|k| bytes[at + k]));
-            if let Some(store) = found.get_mut(number(0) as usize) {
-                store.samples.push(number(8) as usize);
+            let [store, record] = self.source(i);
+            if let Some(store) = found.get_mut(store as usize) {
+                store.samples.push(record as usize);
             }
         }
         found.retain(|store| !store.samples.is_empty());

@@ -17,17 +17,21 @@ const SPECIAL: [&str; 5] = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"];
 
 /// Writes a vocab.txt for BERT's tokenizer with at most `size` entries: special tokens, characters at the beginning of
 /// words and inside them, and the most frequent words of `set`, with ties in alphabetical order. Also writes
-/// tokenizer.json. Conversations get a byte-level BPE tokenizer and a chat template instead. Returns the number of entries.
+/// tokenizer.json. Conversations get a byte-level BPE tokenizer and a chat template instead, and with images the settings of an image
+/// processor with patches of `patch_size` pixels a side. Returns the number of entries.
 ///
-/// Errors: 65 when `size` is too small for the characters, or there are no texts; 73 when the folder has a different vocabulary; 74.
-pub fn vocabulary(set: &TextSet, size: usize, to: &Path) -> Result<usize> {
+/// Errors: 2 for a size of patches without images; 65 when `size` is too small for the characters, or there are no texts; 73 when the folder has a different vocabulary; 74.
+pub fn vocabulary(set: &TextSet, size: usize, patch_size: Option<u32>, to: &Path) -> Result<usize> {
     if set.content().vectors_only {
         return Err(Error::data(
             "vectors without texts have no words; use the vocabulary of texts",
         ));
     }
     if set.content().conversations {
-        return chat::vocabulary(set, size, to);
+        return chat::vocabulary(set, size, patch_size, to);
+    }
+    if patch_size.is_some() {
+        return Err(Error::usage("--patch-size: no effect on texts without images"));
     }
     let mut counts: HashMap<String, u64> = HashMap::new();
     for i in 0..set.len() {

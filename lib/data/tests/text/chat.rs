@@ -41,14 +41,14 @@ fn texts_ids_and_turns_are_those_of_transformers() {
         let what = format!("{name}: {messages:?}");
         assert_eq!(chat.template.render(messages, false).unwrap(), *text, "{what}");
         assert_eq!(chat.template.render(&messages[..1], true).unwrap(), *prompt, "{what}");
-        let [Ok((encoded, changed))] = &chat.encode(std::slice::from_ref(messages))[..] else {
+        let [Ok((encoded, changed))] = &chat.encode(&[(messages, &[])])[..] else {
             panic!("{what}")
         };
         assert_eq!(encoded.ids, *ids, "{what}");
         assert_eq!(encoded.types, *counted, "{what}");
         changed_turns += changed;
         let all = Tokenizer::open_chat(&folder().join(name), 4096, LossOn::All).unwrap();
-        let (encoded, _) = all.encode(std::slice::from_ref(messages)).remove(0).unwrap();
+        let (encoded, _) = all.encode(&[(messages, &[])]).remove(0).unwrap();
         assert!(encoded.types.iter().all(|counted| *counted == 1));
         let special = &chat.tokenizer.special();
         let eos = special.eos.and_then(|id| chat.tokenizer.token(id)).unwrap();
@@ -125,7 +125,7 @@ fn the_last_turn_follows_its_prompt() {
         if messages.last().unwrap()["role"] != "assistant" {
             continue;
         }
-        let turn = chat.last_turn(&messages, &stops).unwrap().unwrap();
+        let turn = chat.last_turn((&messages, &[]), &stops).unwrap().unwrap();
         let whole = [&turn.prompt[..], &turn.answer, &stops].concat();
         assert_eq!(ids[..whole.len()], whole, "{name}: {messages:?}");
         assert!(ids.len() - whole.len() <= 1, "{name}: only a line break follows");
@@ -210,14 +210,14 @@ fn a_vocabulary_of_conversations_encodes_any_text() {
     import(&columns, &[path("pairs.jsonl")], &path("pairs"), |_| Ok(())).unwrap();
     let split = manifest(temporary.path(), &[path("pairs")], [30, 5, 5]);
     let train = TextSet::open(&split, SplitName::Train).unwrap();
-    let entries = vocabulary(&train, 280, &path("tokenizer")).unwrap();
+    let entries = vocabulary(&train, 280, None, &path("tokenizer")).unwrap();
     assert!((262..=280).contains(&entries), "{entries}");
-    assert_eq!(vocabulary(&train, 280, &path("again")).unwrap(), entries);
+    assert_eq!(vocabulary(&train, 280, None, &path("again")).unwrap(), entries);
     let json = |name: &str| fs::read(path(name).join("tokenizer.json")).unwrap();
     assert!(json("tokenizer") == json("again"));
-    let error = vocabulary(&train, 258, &path("small")).unwrap_err().to_string();
+    let error = vocabulary(&train, 258, None, &path("small")).unwrap_err().to_string();
     assert!(error.contains("need 259 entries"), "{error}");
-    let error = vocabulary(&train, 262, &path("again")).unwrap_err().to_string();
+    let error = vocabulary(&train, 262, None, &path("again")).unwrap_err().to_string();
     assert!(error.contains("another tokenizer exists"), "{error}");
 
     let chat = Tokenizer::open_chat(&path("tokenizer"), 4096, LossOn::Assistant).unwrap();
@@ -228,7 +228,7 @@ fn a_vocabulary_of_conversations_encodes_any_text() {
         json!({"role": "assistant", "content": text}),
     ];
     let stops = chat.stops().unwrap();
-    let turn = chat.last_turn(&messages, &stops).unwrap().unwrap();
+    let turn = chat.last_turn((&messages, &[]), &stops).unwrap().unwrap();
     assert_eq!(chat.tokenizer.decode(&turn.answer).unwrap(), text);
     // Digits stay apart, words of the texts do not.
     let tokens = |text: &str| chat.tokenizer.encode_rendered(text).unwrap().ids.len();
@@ -247,7 +247,10 @@ fn unusable_conversations_and_templates_are_refused() {
         json!([user, {"role": "bot", "content": "b"}]),
         "message 1: the role \"bot\" is not one of",
     );
-    wrong(json!([user, {"role": "assistant"}]), "message 1: its content is not a text");
+    wrong(
+        json!([user, {"role": "assistant"}]),
+        "message 1: its content is neither a text nor a list",
+    );
     wrong(json!(["a"]), "message 0: not an object with role and content");
 
     // transformers builds the tokenizer of this class from the vocabulary alone.
@@ -275,7 +278,8 @@ fn unusable_conversations_and_templates_are_refused() {
         ("nothing", "renders no assistant's turn"),
     ] {
         fs::write(&template, text).unwrap();
-        let error = open().and_then(|chat| chat.encode(&messages).remove(0)).unwrap_err();
+        let error =
+            open().and_then(|chat| chat.encode(&[(&messages[0][..], &[])]).remove(0)).unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
 }

@@ -2,6 +2,7 @@
 
 mod chat;
 mod chunks;
+mod images;
 mod input;
 mod sentences;
 mod vectors;

@@ -44,7 +44,9 @@ pub(super) fn last_answer(
     i: usize,
 ) -> Result<Option<(Vec<i32>, String)>> {
     let Ok(messages) = messages_of(set.texts(i)[0].unwrap_or_default()) else { return Ok(None) };
-    let Some(turn) = chat.last_turn(&messages, stops)? else { return Ok(None) };
+    let tokens: Vec<usize> =
+        set.images(i)?.iter().map(|image| chat.image_tokens(image.grid)).collect();
+    let Some(turn) = chat.last_turn((&messages, &tokens), stops)? else { return Ok(None) };
     let text = chat.tokenizer.decode(&turn.answer)?;
     Ok(Some((turn.prompt, text)))
 }

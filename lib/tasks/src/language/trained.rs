@@ -109,7 +109,7 @@ impl TrainedLanguage {
     /// The ids of the prompt that asks for the next answer. Errors: 65 for messages that the template refuses, or that leave
     /// no room for an answer.
     pub fn prompt(&self, messages: &Messages) -> Result<Vec<i32>> {
-        let ids = self.chat.prompt(messages)?;
+        let ids = self.chat.prompt((messages, &[]))?;
         self.require_room(&ids).map_err(Error::data)?;
         Ok(ids)
     }

@@ -5,10 +5,16 @@
 //! this case.
 
 mod encode;
+mod images;
+mod parts;
 mod python;
 mod vocabulary;
 
-pub use encode::{ChatInfo, ChatTokenizer, LossOn, Turn};
+pub(super) use encode::NO_PROCESSOR;
+pub use encode::{ChatInfo, ChatTokenizer, LossOn, Turn, WithImages};
+pub use images::{ImageInfo, ImageLimits, ImageTokens};
+pub(super) use parts::answer;
+pub use parts::{INSTRUCTION, about_images, count_images, references, without_images};
 pub(super) use vocabulary::vocabulary;
 
 use super::tokenizer::file_of;
@@ -34,7 +40,8 @@ const MARK: &str = "\u{f8ff}\u{f8fe}\u{f8ff}";
 /// The name of the template in error messages of the library.
 const NAME: &str = "template";
 
-/// The messages of a conversation, each an object with `role`, `content` and whatever else a template reads.
+/// The messages of a conversation, each an object with `role`, `content` (a text, or a list of texts and images) and whatever
+/// else a template reads.
 pub type Messages = Vec<Value>;
 
 /// Reads the messages of a conversation: a JSON list of objects. Errors: what is wrong.
@@ -83,9 +90,10 @@ fn check_messages(messages: &[Value]) -> std::result::Result<(), String> {
                 return Err(bad("its content has characters for private use".into()));
             }
             Some(Value::String(_)) => {}
+            Some(Value::Array(parts)) => parts::check(parts).map_err(bad)?,
             // An assistant that only calls tools says nothing.
             None | Some(Value::Null) if message.contains_key("tool_calls") => {}
-            _ => return Err(bad("its content is not a text".into())),
+            _ => return Err(bad("its content is neither a text nor a list of parts".into())),
         }
     }
     Ok(())
@@ -97,10 +105,7 @@ fn is_assistant(message: &Value) -> bool {
 
 /// The conversation of a question and its answer.
 pub fn pair(prompt: &str, completion: &str) -> Messages {
-    vec![
-        json!({"role": "user", "content": prompt}),
-        json!({"role": "assistant", "content": completion}),
-    ]
+    vec![json!({"role": "user", "content": prompt}), parts::answer(completion)]
 }
 
 /// A conversation as a model reads it.

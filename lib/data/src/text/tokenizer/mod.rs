@@ -7,7 +7,7 @@ mod hostile;
 mod keys;
 mod settings;
 
-use super::chat::{ChatTemplate, ChatTokenizer, LossOn};
+use super::chat::{ChatTemplate, ChatTokenizer, ImageTokens, LossOn};
 use folder::Folder;
 pub(super) use folder::file_of;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,21 @@ pub struct Encoded {
     pub truncated: bool,
 }
 
+impl Encoded {
+    /// Leaves out tokens beyond `most`: the last ones, or the first ones if `left`.
+    pub(super) fn truncate(&mut self, most: usize, left: bool) {
+        let all = self.ids.len();
+        if all <= most {
+            return;
+        }
+        let kept = if left { all - most..all } else { 0..most };
+        self.ids = self.ids[kept.clone()].to_vec();
+        self.types = self.types[kept.clone()].to_vec();
+        self.offsets = self.offsets[kept].to_vec();
+        (self.last, self.truncated) = (0..most, true);
+    }
+}
+
 /// A tokenizer with a maximum length.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
@@ -95,7 +110,8 @@ impl Tokenizer {
     pub fn open_chat(folder: &Path, max_length: usize, loss_on: LossOn) -> Result<ChatTokenizer> {
         let (own, tokens) = Self::open_decoder(folder, max_length)?;
         let template = ChatTemplate::open(folder, tokens)?;
-        Ok(ChatTokenizer { tokenizer: own, template, loss_on })
+        let images = ImageTokens::open(folder, &own)?;
+        Ok(ChatTokenizer { tokenizer: own, template, loss_on, images })
     }
 
     /// Reads the tokenizer of a decoder in `folder`, and its special tokens by key, such as `eos_token`.
@@ -154,6 +170,11 @@ impl Tokenizer {
         folder::is_of_qwen2(&self.json)
     }
 
+    /// The id of a token.
+    pub fn id(&self, token: &str) -> Option<i32> {
+        self.inner.token_to_id(token)?.try_into().ok()
+    }
+
     /// Returns the text of a token.
     pub fn token(&self, id: i32) -> Option<String> {
         self.inner.id_to_token(u32::try_from(id).ok()?)
@@ -179,18 +200,23 @@ impl Tokenizer {
 
     /// Encodes a text, or a pair of texts. Errors: 65 for a text that the tokenizer cannot encode.
     pub fn encode(&self, text: &str, text2: Option<&str>) -> Result<Encoded> {
-        self.encode_with(input(text, text2), true)
+        self.encode_with(input(text, text2), true, self.max_length)
     }
 
-    /// Encodes a text that has its special tokens already. Errors: those of [`encode`](Self::encode).
+    /// Encodes a text that has its special tokens already, without truncation. Errors: those of [`encode`](Self::encode).
     pub fn encode_rendered(&self, text: &str) -> Result<Encoded> {
-        self.encode_with(input(text, None), false)
+        self.encode_with(input(text, None), false, usize::MAX)
     }
 
-    fn encode_with(&self, input: EncodeInput, add_special_tokens: bool) -> Result<Encoded> {
-        let found = catch_panics(|| self.inner.encode_char_offsets(input, add_special_tokens));
+    /// Maximum number of tokens of a text.
+    pub fn max_length(&self) -> usize {
+        self.max_length
+    }
+
+    fn encode_with(&self, input: EncodeInput, special: bool, most: usize) -> Result<Encoded> {
+        let found = catch_panics(|| self.inner.encode_char_offsets(input, special));
         let found = found.map_err(|cause| self.unusable(&cause))?;
-        self.encoded(&found.map_err(|cause| self.unusable(&cause.to_string()))?)
+        self.encoded(&found.map_err(|cause| self.unusable(&cause.to_string()))?, most)
     }
 
     /// Encodes texts on all processors, in order. Errors: those of [`encode`](Self::encode).
@@ -200,21 +226,21 @@ impl Tokenizer {
         let found = catch_panics(|| self.inner.encode_batch_char_offsets(inputs, true));
         let found = found.map_err(|cause| self.unusable(&cause))?;
         let found = found.map_err(|cause| self.unusable(&cause.to_string()))?;
-        found.iter().map(|found| self.encoded(found)).collect()
+        found.iter().map(|found| self.encoded(found, self.max_length)).collect()
     }
 
     fn unusable(&self, cause: &str) -> Error {
         Error::data(format!("{}: cannot encode or decode a text: {cause}", self.path.display()))
     }
 
-    fn encoded(&self, found: &Encoding) -> Result<Encoded> {
+    fn encoded(&self, found: &Encoding, most: usize) -> Result<Encoded> {
         let wrong = |_| Error::data("an id or offset of the tokenizer is too large");
         let number = |n: usize| i32::try_from(n).map_err(|_| wrong(()));
         // If a tokenizer records no sequences, all its tokens count as sequence 0, so added special tokens are
         // excluded.
         let (added, sequences) = (found.get_special_tokens_mask(), found.get_sequence_ids());
         let is_of = |i: usize, text: usize| sequences[i] == Some(text) && added[i] == 0;
-        let kept = self.kept(added.len(), is_of);
+        let kept = self.kept(added.len(), most, is_of);
         let last_text = found.n_sequences().saturating_sub(1);
         let of_last = |at: &usize| is_of(kept[*at], last_text);
         let start = (0..kept.len()).find(of_last).unwrap_or(0);
@@ -237,11 +263,16 @@ impl Tokenizer {
     /// Returns the tokens of `all` that truncation keeps; `is_of` says whether a token belongs to a text. The longer
     /// text is truncated until both are equally long, then both are, like `longest_first` in transformers. The
     /// library's own truncation stops reading at the maximum length, and so does not know which text is longer.
-    fn kept(&self, all: usize, is_of: impl Fn(usize, usize) -> bool) -> Vec<usize> {
+    fn kept(
+        &self,
+        all: usize,
+        max_length: usize,
+        is_of: impl Fn(usize, usize) -> bool,
+    ) -> Vec<usize> {
         let lengths = [0, 1].map(|text| (0..all).filter(|i| is_of(*i, text)).count());
         let added = all - lengths[0] - lengths[1];
-        let most = self.max_length.saturating_sub(added);
-        if all <= self.max_length {
+        let most = max_length.saturating_sub(added);
+        if all <= max_length {
             return (0..all).collect();
         }
         let second_is_shorter = lengths[0] > lengths[1];
