@@ -16,8 +16,8 @@ pub struct Audit {
     /// Manifests to audit together; `-` reads their names from stdin
     #[arg(required = true)]
     manifests: Vec<PathBuf>,
-    /// Distance below which first frames or texts are near-duplicates, see longhaul-files(5); 0 for exact copies only
-    /// [default: 0.01 for first frames, 0.2 for texts]
+    /// Distance below which first frames, texts or images are near-duplicates, see longhaul-files(5); 0 for exact copies only
+    /// [default: 0.01 for first frames, 0.05 for images, 0.2 for texts]
     #[arg(long, value_name = "DISTANCE", value_parser = distance)]
     near: Option<f64>,
     #[command(flatten)]
@@ -40,7 +40,7 @@ pub fn audit(given: &Given<Audit>) -> Result<Exit> {
                 "no effect on records of arrays, which are compared exactly",
             )?;
         }
-        records::audit(&manifests, args.near.unwrap_or(0.2))?
+        records::audit(&manifests, args.near)?
     } else {
         audit::audit(&manifests, args.near.unwrap_or(0.01))?
     };

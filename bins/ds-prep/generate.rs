@@ -258,14 +258,15 @@ fn dialogues(args: &Gen) -> Result<Exit> {
     Out::stdout(args.output).rows([row])
 }
 
-/// Writes images, and pages.jsonl after them.
+/// Writes images, columns.yaml and pages.jsonl.
 fn pages(args: &Gen) -> Result<Exit> {
     let &Gen { preset, seed, first, samples, rows, .. } = args;
     if samples == 0 {
         return Err(Error::usage("--samples: must be at least 1"));
     }
-    let [list, images] = [headers::LIST, headers::IMAGES].map(|name| args.to.join(name));
-    [&images, &list].into_iter().try_for_each(|path| refuse_existing(path))?;
+    let [list, images, columns] =
+        [headers::LIST, headers::IMAGES, headers::COLUMNS.0].map(|name| args.to.join(name));
+    [&images, &list, &columns].into_iter().try_for_each(|path| refuse_existing(path))?;
     let signals = Signals::install()?;
     let advance = Progress::shared("pages", samples as u64);
     let done = || {
@@ -275,7 +276,7 @@ fn pages(args: &Gen) -> Result<Exit> {
     };
     let pages = Pages { preset, seed, first, samples: samples as u64, options: rows };
     in_pool(args.threads, || pages.write(&args.to, &done))?;
-    let row = json!({"file": list, "images": images, "records": samples});
+    let row = json!({"file": list, "columns": columns, "images": images, "records": samples});
     Out::stdout(args.output).rows([row])
 }
 

@@ -190,10 +190,13 @@ pub fn warn_missed_shares<C: Divisible>(split: &Split<C>, manifest: &Path) {
 }
 
 /// Finds records shared between splits; for texts, also equal vectors, and near-duplicates with a distance below `near`.
-pub fn audit(manifests: &[PathBuf], near: f64) -> Result<CheckReport> {
+pub fn audit(manifests: &[PathBuf], near: Option<f64>) -> Result<CheckReport> {
     match kind(&manifests[0]) {
         Some(RecordKind::Texts) => check::audit::<TextKind>(manifests, |sets, report| {
             equal_vectors(sets, report);
+            let mut stores = sets.iter().flat_map(|set| set.stores());
+            let has_images = stores.any(|store| store.image_store().is_some());
+            let near = near.unwrap_or(if has_images { 0.05 } else { 0.2 });
             if near > 0.0 {
                 near_leaks(sets, 1.0 - near, report);
             }

@@ -3,6 +3,7 @@
 //! The similarity of two texts is the Jaccard index of their sets of character 5-grams, in lower case and with white
 //! space collapsed.
 
+use super::similar_images;
 use super::{TextSet, TextStore};
 use crate::split::check::{CheckReport, ProblemKind};
 use crate::split::{SameGroup, Source};
@@ -127,12 +128,17 @@ impl Similar {
     }
 }
 
+/// The text of a record; none if it has images, which decide how similar it is.
+fn text_of(store: &TextStore, i: usize) -> String {
+    if store.images(i).is_empty() { store.all_texts(i) } else { String::new() }
+}
+
 /// Merges groups that resemble each other, directly or through other groups: they contain texts with a similarity of at
 /// least `threshold`.
 pub(super) fn near_groups(stores: &[TextStore], threshold: f64) -> SameGroup {
     let records: Vec<(&TextStore, usize)> =
         stores.iter().flat_map(|store| (0..store.len()).map(move |i| (store, i))).collect();
-    let texts: Vec<String> = records.par_iter().map(|(store, i)| store.all_texts(*i)).collect();
+    let texts: Vec<String> = records.par_iter().map(|(store, i)| text_of(store, *i)).collect();
     let index = Similar::new(&texts);
     let found: Vec<Vec<(usize, f64)>> =
         texts.par_iter().map(|text| index.all(text, threshold)).collect();
@@ -141,16 +147,40 @@ pub(super) fn near_groups(stores: &[TextStore], threshold: f64) -> SameGroup {
     for (group, near) in groups.iter().zip(found) {
         near.into_iter().for_each(|(other, _)| same.join(*group, groups[other]));
     }
+    for (own, other, _) in similar_images::pairs(&records, threshold) {
+        same.join(groups[own], groups[other]);
+    }
     same
 }
 
 /// Reports the texts of each set that resemble a text of an earlier set with a different name, with a similarity of at
 /// least `threshold`, but are not equal to it; exact comparison reports equal texts.
 pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut CheckReport) {
+    let mut report_pair = |[(set, i), (other, first)]: [(&TextSet, usize); 2], similarity: f64| {
+        if set.name() == other.name() || set.input_hash(i) == other.input_hash(first) {
+            return;
+        }
+        let ((file, record), (other_file, other_record)) = (set.origin(i), other.origin(first));
+        let what = format!(
+            "resembles record {other_record} of {}, in splits {} and {}, with a similarity of {similarity:.2}; \
+             ds-prep split --near {:.2} keeps such records in one split, or remove one of them",
+            other_file.display(),
+            set.name(),
+            other.name(),
+            1.0 - threshold
+        );
+        report.add_record(ProblemKind::NearDuplicate, file, Some(record), what);
+    };
+    let places: Vec<(&TextSet, usize)> =
+        sets.iter().flat_map(|set| (0..set.len()).map(move |i| (set, i))).collect();
+    let records: Vec<(&TextStore, usize)> = places.iter().map(|(set, i)| set.locate(*i)).collect();
+    for (own, other, similarity) in similar_images::pairs(&records, threshold) {
+        report_pair([places[own], places[other]], similarity);
+    }
     let texts = |set: &TextSet| -> Vec<String> {
         let text = |i: usize| {
             let (store, record) = set.locate(i);
-            store.all_texts(record)
+            text_of(store, record)
         };
         (0..set.len()).map(text).collect()
     };
@@ -165,20 +195,7 @@ pub fn near_leaks(sets: &[TextSet], threshold: f64, report: &mut CheckReport) {
                 texts.par_iter().map(|text| index.nearest(text, threshold)).collect();
             for (i, near) in found.into_iter().enumerate() {
                 let Some((first, similarity)) = near else { continue };
-                if set.input_hash(i) == other.input_hash(first) {
-                    continue;
-                }
-                let ((file, record), (other_file, other_record)) =
-                    (set.origin(i), other.origin(first));
-                let what = format!(
-                    "resembles record {other_record} of {}, in splits {} and {}, with a similarity of {similarity:.2}; \
-                     ds-prep split --near {:.2} keeps such records in one split, or remove one of them",
-                    other_file.display(),
-                    set.name(),
-                    other.name(),
-                    1.0 - threshold
-                );
-                report.add_record(ProblemKind::NearDuplicate, file, Some(record), what);
+                report_pair([(set, i), (other, first)], similarity);
             }
         }
     }

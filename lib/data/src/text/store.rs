@@ -6,14 +6,13 @@ use super::image_store::{ImageRef, ImageStore};
 use super::kind::{TextKind, is_zero};
 use super::remarks::is_no_group;
 use super::similar::near_groups;
-use super::vectors;
+use super::store_check::check_store;
 use crate::inputs::InputFile;
 use crate::seal::SealedFile;
-use crate::split::check::{CheckReport, ProblemKind};
+use crate::split::check::CheckReport;
 use crate::split::{SameGroup, Source};
 use crate::store::{Content, RecordArray, RecordStore, SourceFile, Store, StoreLayout, locate};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::path::Path;
 use tensor::FileDtype;
 use unix::{Error, Result};
@@ -354,37 +353,6 @@ impl RecordStore for TextStore {
     }
 
     fn check(&self, _limit: f32, report: &mut CheckReport) {
-        let mut labels: HashMap<blake3::Hash, (&[i32], bool)> = HashMap::new();
-        for i in 0..self.len() {
-            let (file, record) = self.origin(i);
-            let mut add = |kind: ProblemKind, what: String| {
-                let what = format!("{what} (line {})", self.line(i));
-                report.add_record(kind, file, Some(record), what);
-            };
-            let [text, text2] = self.texts(i);
-            let texts = [("text", text), ("second text", text2), ("context", self.context(i))];
-            for (name, text) in texts {
-                if text.is_some_and(|text| text.trim().is_empty()) {
-                    add(ProblemKind::EmptyText, format!("its {name} is empty; remove the record"));
-                }
-            }
-            if !self.kind.has_label(self.label(i)) {
-                add(ProblemKind::Label, "its label is not in the list; import it again".into());
-            }
-            let length = self.context(i).map_or(0, |context| context.chars().count());
-            if self.answer(i).is_some_and(|[start, end]| start >= end || end > length) {
-                add(ProblemKind::Label, "its answer is not in its context; import it again".into());
-            }
-            let first = labels.entry(self.input_hash(i)).or_insert((self.label(i), false));
-            first.1 |= first.0 != self.label(i);
-        }
-        vectors::check(self, report);
-        let differing = labels.values().filter(|(_, differ)| *differ).count();
-        if differing > 0 {
-            unix::note!(
-                "{}: {differing} texts occur more than once with different labels",
-                self.path().display()
-            );
-        }
+        check_store(self, report);
     }
 }

@@ -3,12 +3,14 @@
 use crate::vectors::manifest;
 use data::images::headers::{Options, Preset, page, png};
 use data::inputs::verify_all;
-use data::split::{Source, SplitName};
+use data::split::check::CheckReport;
+use data::split::{By, DivideRequest, Share, Source, SplitName, divide};
 use data::store::RecordStore;
+use data::store::check::check_store;
 use data::text::chat::{INSTRUCTION, ImageLimits, LossOn};
 use data::text::{
-    Columns, NewPrompts, TextImport, TextSet, TextStore, TokenSet, Tokenizer, folder_columns,
-    import, open_images, tokenize_chat, vocabulary,
+    Columns, NewPrompts, TextImport, TextKind, TextSet, TextSplit, TextStore, TokenSet, Tokenizer,
+    folder_columns, import, near_leaks, open_images, tokenize_chat, vocabulary,
 };
 use serde_json::json;
 use std::fs;
@@ -240,4 +242,55 @@ fn a_file_without_a_readable_image_is_refused() {
     let columns = columns(temporary.path(), "{image: image, completion: answer}");
     let error = import(&columns, &[path("a.jsonl")], &path("store"), |_| Ok(())).unwrap_err();
     assert!(error.to_string().contains("none of the images"), "{error}");
+}
+
+/// A copy of a page with other bytes is found in another split; other pages are not.
+#[test]
+fn nearly_equal_images_are_found_across_splits() {
+    let temporary = tempfile::tempdir().unwrap();
+    let path = |name: &str| temporary.path().join(name);
+    let mut lines = String::new();
+    for index in 0..12 {
+        let own = page(Preset::Moderate, 3, index % 11, &Options::rows(4, 4).unwrap());
+        let mut own = own;
+        // The last page is the first one with a grey margin.
+        if index == 11 {
+            own.pixels[..192].fill(200);
+        }
+        fs::write(path(&format!("{index}.png")), png(&own).unwrap()).unwrap();
+        lines += &format!("{}\n", json!({"image": format!("{index}.png"), "answer": "a"}));
+    }
+    fs::write(path("pages.jsonl"), lines).unwrap();
+    let columns = columns(temporary.path(), "{image: image, completion: answer}");
+    import(&columns, &[path("pages.jsonl")], &path("store"), |_| Ok(())).unwrap();
+    let report = check_store::<TextKind>(&path("store"), 1e9);
+    assert!(report.problems.is_empty(), "{:?}", report.problems);
+    let split = manifest(temporary.path(), &[path("store")], [4, 4, 4]);
+    let sets = TextSet::open_all(&split).unwrap();
+    let set_of = |record: usize| {
+        let holds = |set: &&TextSet| (0..set.len()).any(|i| set.locate(i).1 == record);
+        sets.iter().find(holds).unwrap().name()
+    };
+    let mut report = CheckReport::default();
+    near_leaks(&sets, 0.95, &mut report);
+    let expected = usize::from(set_of(0) != set_of(11));
+    assert_eq!(report.problems.len(), expected, "{:?}", report.problems);
+    // Kept together if that is asked for.
+    let request = DivideRequest {
+        by: By::Trajectory,
+        group_by: None,
+        shares: [4, 4, 4].map(Share::Count),
+        fixed: &[],
+        seed: 0,
+        near: Some(0.05),
+    };
+    for seed in 0..4 {
+        let to = path("near.json");
+        let request = DivideRequest { seed, ..request };
+        let split: TextSplit = divide(&request, &[path("store")], &to).unwrap();
+        split.save(&to).unwrap();
+        let mut report = CheckReport::default();
+        near_leaks(&TextSet::open_all(&to).unwrap(), 0.95, &mut report);
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
 }

@@ -11,6 +11,11 @@ use unix::{Error, Result};
 
 /// The list: a line of JSON for each page, with `id`, `image` (a path relative to the list), `answer` and `group`.
 pub const LIST: &str = "pages.jsonl";
+/// The columns of the list, for `ds-prep import`.
+pub const COLUMNS: (&str, &str) = (
+    "columns.yaml",
+    "# For ds-prep import\nimage: image\ncompletion: answer\nid: id\ngroup: group\n",
+);
 /// The folder with the images, in sub-folders.
 pub const IMAGES: &str = "images";
 /// Largest number of images in a sub-folder.
@@ -42,7 +47,7 @@ struct Line<'a> {
 }
 
 impl Pages {
-    /// Writes [`IMAGES`] and [`LIST`] into a folder on the threads of the current rayon pool. Creates the folder if it
+    /// Writes [`IMAGES`], [`COLUMNS`] and [`LIST`] into a folder on the threads of the current rayon pool. Creates the folder if it
     /// does not exist. `done` is called after each page; its error ends the work. The images appear at once, when all
     /// are written, and the list after them. Errors: 2 if indices exceed 64 bits; 73 if the images exist, or there is
     /// too little space; 74; those of `done`.
@@ -77,6 +82,7 @@ impl Pages {
             }
             Ok(lines)
         })?;
+        publish_bytes(&folder.join(COLUMNS.0), COLUMNS.1.as_bytes())?;
         publish_bytes(&folder.join(LIST), &lines)
     }
 
@@ -150,8 +156,8 @@ mod tests {
         let names: Vec<&str> = all.keys().map(|name| name.to_str().unwrap()).collect();
         let image = |index| format!("images/{:04}/{index:07}.png", index / 1000);
         let expected: Vec<String> = (995..1005).map(image).collect();
-        assert_eq!(names[..10], expected);
-        assert_eq!(names[10..], [LIST]);
+        assert_eq!(names[1..11], expected);
+        assert_eq!([names[0], names[11]], [COLUMNS.0, LIST]);
         let part = written(Pages { first: 999, samples: 3, ..PAGES }, 2);
         for (name, content) in &part {
             let same = &all[name];
@@ -170,7 +176,8 @@ mod tests {
             assert_eq!(line, expected);
         }
         let other = written(Pages { seed: 6, ..PAGES }, 2);
-        assert!(other.iter().all(|(name, content)| all[name] != *content));
+        let mut others = other.iter().filter(|(name, _)| *name != Path::new(COLUMNS.0));
+        assert!(others.all(|(name, content)| all[name] != *content));
     }
 
     #[test]
@@ -201,6 +208,6 @@ mod tests {
             assert_eq!(error.unwrap_err().exit, exit);
         }
         let last = Pages { first: u64::MAX - 2, samples: 2, ..PAGES };
-        assert_eq!(written(last, 1).len(), 3);
+        assert_eq!(written(last, 1).len(), 4);
     }
 }

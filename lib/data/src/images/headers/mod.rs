@@ -15,7 +15,7 @@ mod raster;
 mod tests;
 
 pub use content::{Field, Kind};
-pub use files::{IMAGES, LIST, Pages};
+pub use files::{COLUMNS, IMAGES, LIST, Pages};
 
 use crate::draw::Draw;
 use content::{fields, well_name};
