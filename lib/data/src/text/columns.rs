@@ -29,9 +29,12 @@ pub struct Columns {
     pub completion: Option<String>,
     /// An image that the user shows: the path of a PNG, JPEG or TIFF file, relative to the folder of the file with the row, with
     /// `#N` for page N of a TIFF file, from 0; or the bytes of such a file in base64. What is asked about it is `prompt` or, where
-    /// that is missing or empty, to convert it to Markdown.
+    /// that is missing or empty, `instruction`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// What is asked about images without a prompt, a text and no column. Default: to convert the document to Markdown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instruction: Option<String>,
     /// A second text; models read both as a pair.
     #[serde(default)]
     pub text2: Option<String>,
@@ -141,6 +144,7 @@ impl Default for Columns {
             prompt: None,
             completion: None,
             image: None,
+            instruction: None,
             text2: None,
             criterion: None,
             criteria: None,
@@ -198,6 +202,9 @@ impl Columns {
                 "image",
                 "excludes `text` and `messages`, whose messages may have images themselves",
             );
+        }
+        if self.instruction.is_some() && self.image.is_none() {
+            add("instruction", "has no effect without `image`");
         }
         if (self.prompt.is_some() || self.image.is_some()) != self.completion.is_some() {
             add("completion", "needs `prompt` or `image`, and they need it");

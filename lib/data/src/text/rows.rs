@@ -84,8 +84,9 @@ pub struct Rows {
     rest: std::vec::IntoIter<Row>,
     /// Whether the first two cells of a row are a prompt and a completion.
     has_prompts: bool,
-    /// Whether the prompt is about an image.
+    /// Whether the prompt is about an image, and what it is where there is none.
     has_images: bool,
+    instruction: String,
     unique: bool,
     strict: bool,
     /// Number of rows that were left out because their group already has a record with their criterion, or because they
@@ -114,6 +115,7 @@ impl Rows {
             rest: Vec::new().into_iter(),
             has_prompts: columns.completion.is_some(),
             has_images: columns.image.is_some(),
+            instruction: columns.instruction.as_deref().unwrap_or(chat::INSTRUCTION).into(),
             unique: columns.unique,
             strict: columns.strict,
             left_out: 0,
@@ -144,7 +146,7 @@ impl Rows {
                     // A folder lists the pages of a file line by line.
                     let images = if is_folder { image.lines().collect() } else { vec![&image[..]] };
                     let question = match prompt.trim() {
-                        "" => chat::INSTRUCTION,
+                        "" => &self.instruction,
                         _ => &prompt,
                     };
                     vec![chat::about_images(&images, question), chat::answer(&completion)]

@@ -231,6 +231,7 @@ fn columns_of_images_are_checked() {
     };
     assert!(error("{image: i}").contains("completion"));
     assert!(error("{image: i, completion: c, text: t}").contains("excludes"));
+    assert!(error("{prompt: p, completion: c, instruction: i}").contains("no effect"));
     assert!(error("{completion: c}").contains("needs `prompt` or `image`"));
 }
 

@@ -14,7 +14,7 @@ pub const LIST: &str = "pages.jsonl";
 /// The columns of the list, for `ds-prep import`.
 pub const COLUMNS: (&str, &str) = (
     "columns.yaml",
-    "# For ds-prep import\nimage: image\ncompletion: answer\nid: id\ngroup: group\n",
+    "# For ds-prep import\nimage: image\ncompletion: answer\nid: id\ngroup: group\ninstruction: Read.\n",
 );
 /// The folder with the images, in sub-folders.
 pub const IMAGES: &str = "images";
