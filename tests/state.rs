@@ -283,17 +283,50 @@ fn a_newer_format_is_refused_with_a_line() {
 #[test]
 fn early_stopping_counts_validations_without_improvement() {
     let folder = prepare();
-    for (patience, last) in [(0, 2), (1, 2), (3, 4)] {
-        let run = format!("patience-{patience}");
+    for (patience, after, last) in [(0, 0, 2), (1, 0, 2), (3, 0, 4), (1, 4, 5), (3, 1, 4)] {
+        let run = format!("patience-{patience}-{after}");
+        let after = format!("training.early_stopping_after={after}");
         let patience = format!("training.early_stopping_patience={patience}");
-        let still =
-            ["training.validate_every=1", "training.updates=9", "training.ema=null", &patience];
+        let still = [
+            "training.validate_every=1",
+            "training.updates=9",
+            "training.ema=null",
+            &patience,
+            &after,
+        ];
         let still = still.into_iter().chain(["optimizer.learning_rate=1e-30"]);
         let more: Vec<&str> = still.flat_map(|set| ["-s", set]).collect();
         let (exit, stderr) = train(folder.path(), &run, &more);
         assert_eq!(exit, Some(0), "{stderr}");
         assert_eq!(status(&folder.path().join(run))["update"], last, "{patience}: {stderr}");
     }
+}
+
+/// The mean loss of 20 updates ends a run with a last validation; so does a run that was stopped on the way.
+#[test]
+fn a_low_training_loss_ends_a_run() {
+    let folder = prepare();
+    let more = [
+        "-s",
+        "training.stop_below_loss=1e9",
+        "-s",
+        "training.updates=40",
+        "-s",
+        "training.validate_every=15",
+    ];
+    let (exit, stderr) = train(folder.path(), "low", &more);
+    assert_eq!(exit, Some(0), "{stderr}");
+    let run = folder.path().join("low");
+    assert_eq!(status(&run)["update"], 20, "{stderr}");
+    let log = std::fs::read_to_string(run.join("log.jsonl")).unwrap();
+    let validations = log.lines().filter(|line| line.contains("\"validation\"")).count();
+    assert_eq!(validations, 2, "{log}");
+    let (exit, _) = train(
+        folder.path(),
+        "window",
+        &["-s", "training.stop_below_loss=1", "-s", "training.spike.window=10"],
+    );
+    assert_eq!(exit, Some(78));
 }
 
 /// A schedule that is stretched over more updates continues elsewhere.

@@ -14,7 +14,7 @@ pub type Series = Vec<(f64, f64)>;
 /// Prefix of validation metrics.
 const VALIDATION: &str = "validation.";
 /// Metrics of updates: both metric names and log fields.
-const OF_UPDATES: [&str; 3] = ["loss", "learning_rate", "gradient_norm"];
+const OF_UPDATES: [&str; 5] = ["loss", "learning_rate", "gradient_norm", "epoch", "cost"];
 /// Samples per second, computed from the seconds and the total number of samples in the log.
 const THROUGHPUT: &str = "throughput";
 /// Fields of a validation that are not metrics.
@@ -184,7 +184,7 @@ impl History {
         names.filter(|name| !self.metric(name).is_empty()).collect()
     }
 
-    /// Returns the series of a metric by update: loss, learning_rate, gradient_norm, throughput (samples per second),
+    /// Returns the series of a metric by update: loss, learning_rate, gradient_norm, epoch, cost, throughput (samples per second),
     /// loss_terms.NAME, or a validation metric with or without the prefix `validation.`; empty if the log has none.
     pub fn metric(&self, name: &str) -> Series {
         if let Some(name) = name.strip_prefix(VALIDATION) {

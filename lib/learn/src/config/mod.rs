@@ -1,11 +1,13 @@
 //! Configuration of a training run. One file describes one run completely. The sections that all tasks share are
 //! defined here; task-specific sections are defined with their task.
 
+mod cost;
 mod spikes;
 mod training;
 
+pub use cost::{Cost, PRICES};
 pub use spikes::{OnSpike, Spikes};
-pub use training::{Checkpoints, Cost, Monitor, Precision, ReduceDtype, Training};
+pub use training::{Checkpoints, LOSSES, Monitor, Precision, ReduceDtype, Training};
 
 use crate::init::InitFrom;
 use crate::optim::{Optimizer, Phase, Plateau};

@@ -69,6 +69,15 @@ pub struct Training {
     pub validation_amp: bool,
     /// Early stopping: stop after this many consecutive validations without improvement; 0 counts as 1. Null: never.
     pub early_stopping_patience: Option<u64>,
+    /// Validations at the beginning that early stopping does not count.
+    // Not serialised when 0, so that configurations older than this key keep their hash.
+    #[serde(skip_serializing_if = "is_zero")]
+    #[schemars(extend("default" = 0))]
+    pub early_stopping_after: u64,
+    /// Validate and stop when the mean training loss of the last 20 updates is below this. Null: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = null))]
+    pub stop_below_loss: Option<f64>,
     /// The metric of the validations that selects the best checkpoint, stops early and reduces the learning rate. Null:
     /// that of the task.
     // Not serialised when null, so that configurations older than this key keep their hash.
@@ -168,6 +177,10 @@ impl Monitor {
     }
 }
 
+fn is_zero(key: &u64) -> bool {
+    *key == 0
+}
+
 fn is_on(key: &bool) -> bool {
     *key
 }
@@ -195,6 +208,8 @@ impl Default for Training {
             validation_batch_size: 64,
             validation_amp: false,
             early_stopping_patience: None,
+            early_stopping_after: 0,
+            stop_below_loss: None,
             monitor: None,
             non_finite_limit: 8,
             attempts_without_progress: 3,
@@ -238,10 +253,34 @@ impl Training {
         if self.monitor.as_ref().is_some_and(|m| !(m.min_delta >= 0.0 && m.min_delta.is_finite())) {
             violation("monitor.min_delta", "must not be negative".into());
         }
+        if self.early_stopping_after > 0 && self.early_stopping_patience.is_none() {
+            violation("early_stopping_after", "no effect without early_stopping_patience".into());
+        }
+        match self.stop_below_loss {
+            Some(loss) if !loss.is_finite() => {
+                violation("stop_below_loss", "must be a number, or null".into());
+            }
+            Some(_) if self.spike.window < LOSSES as u64 => {
+                let text = format!(
+                    "needs the losses of {LOSSES} updates: set spike.window to at least {LOSSES}"
+                );
+                violation("stop_below_loss", text);
+            }
+            _ => {}
+        }
         violations.extend(within("spike", self.spike.violations()));
         violations
     }
+
+    /// Whether training stops early after `validations`, of which the last `since_best` were no improvement.
+    pub fn has_lost_patience(&self, validations: u64, since_best: u64) -> bool {
+        let counted = since_best.min(validations.saturating_sub(self.early_stopping_after));
+        self.early_stopping_patience.is_some_and(|patience| counted >= patience.max(1))
+    }
 }
+
+/// Updates whose mean loss [`Training::stop_below_loss`] is compared with.
+pub const LOSSES: usize = 20;
 
 /// When checkpoints are saved and which are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -278,30 +317,5 @@ impl Default for Checkpoints {
             frozen: false,
             failed_saves: 3,
         }
-    }
-}
-
-/// Cost accounting and budget, over all attempts of the run.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct Cost {
-    /// Price per hour of the whole job (all ranks together), in any currency.
-    pub rate_per_hour: f64,
-    /// Budget for the run, in the same currency; a warning is logged when 90 % of it is spent. Null: no limit.
-    pub budget: Option<f64>,
-    /// Save a checkpoint and stop when the budget is spent.
-    pub stop_at_budget: bool,
-}
-
-impl Cost {
-    pub(super) fn violations(&self) -> Violations {
-        let mut violations = Violations::new();
-        if !(self.rate_per_hour >= 0.0 && self.rate_per_hour.is_finite()) {
-            violations.push(("rate_per_hour".into(), "must not be negative".into()));
-        }
-        if self.budget.is_some_and(|b| !(b > 0.0 && b.is_finite())) {
-            violations.push(("budget".into(), "must be a positive number, or null".into()));
-        }
-        violations
     }
 }

@@ -39,6 +39,11 @@ pub struct TrainJob<'a> {
 }
 
 impl<'a> TrainJob<'a> {
+    /// Price of an hour of the job; 0 if it is unknown.
+    pub(super) fn rate_per_hour(&self) -> f64 {
+        self.task.config.cost.rate(&self.why_device, self.ranks.size())
+    }
+
     /// Creates a job for `task` in the run directory `run`, which resumes from its newest checkpoint if it has one.
     pub fn new(
         task: ConfiguredTask,

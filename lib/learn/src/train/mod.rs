@@ -39,7 +39,7 @@ pub use step::{Learner, Pending, UpdateResult};
 pub use sync::{all_ok, broadcast, gather};
 pub use validation::metric_names;
 
-use crate::config::{OnSpike, Training};
+use crate::config::{LOSSES, OnSpike, Training};
 use end::{End, Halt};
 use session::Session;
 use start::Start;
@@ -94,10 +94,11 @@ impl Session<'_> {
         if self.progress.update == training.updates {
             return Err(End::Finished("all updates are done").into());
         }
-        if training
-            .early_stopping_patience
-            .is_some_and(|p| self.progress.validations_since_best >= p.max(1))
-        {
+        if self.is_below_loss() {
+            return Err(End::Finished("the mean loss is below training.stop_below_loss").into());
+        }
+        let validations = self.progress.update / training.validate_every;
+        if training.has_lost_patience(validations, self.progress.validations_since_best) {
             let why = "no improvement for as long as training.early_stopping_patience allows";
             return Err(End::Finished(why).into());
         }
@@ -128,6 +129,13 @@ impl Session<'_> {
         }
     }
 
+    /// Whether the mean loss of the last updates ends the run.
+    fn is_below_loss(&self) -> bool {
+        let limit = self.job.task.config.training.stop_below_loss;
+        let mean = self.progress.spikes.mean_loss(LOSSES);
+        limit.zip(mean).is_some_and(|(limit, mean)| mean < limit)
+    }
+
     /// Number of the next update to submit, from 0.
     fn next_update(&self) -> u64 {
         self.progress.update + self.in_flight.len() as u64
@@ -138,6 +146,7 @@ impl Session<'_> {
         let (training, done) = (&self.job.task.config.training, self.next_update());
         let due = |every: u64| every > 0 && done.is_multiple_of(every);
         done == training.updates
+            || training.stop_below_loss.is_some()
             || due(training.validate_every)
             || due(training.hash_every)
             || due(self.job.task.config.checkpoint.every)
@@ -224,7 +233,9 @@ impl Session<'_> {
         let (training, done) = (&config.training, self.progress.update);
         self.log_hash()?;
         let validation = Instant::now();
-        let validates = done.is_multiple_of(training.validate_every) || done == training.updates;
+        let validates = done.is_multiple_of(training.validate_every)
+            || done == training.updates
+            || self.is_below_loss();
         let metrics = validates.then(|| self.trainer.validate()).transpose()?;
         let took = validation.elapsed();
         // Excludes the time spent verifying the inputs, which later updates do not repeat.

@@ -87,7 +87,7 @@ impl Session<'_> {
     fn over_budget(&mut self) -> Option<String> {
         let cost = &self.job.task.config.cost;
         let budget = cost.budget.filter(|_| self.writer.is_some())?;
-        let spent = self.progress.seconds / 3600.0 * cost.rate_per_hour;
+        let spent = self.progress.seconds / 3600.0 * self.job.rate_per_hour();
         if spent >= 0.9 * budget && !self.warned_of_cost {
             self.warned_of_cost = true;
             let text = format!("cost {spent:.2} of a budget of {budget:.2}");

@@ -70,6 +70,12 @@ impl SpikeDetector {
         }
     }
 
+    /// Returns the mean loss of the last `count` applied updates, if there were as many.
+    pub fn mean_loss(&self, count: usize) -> Option<f64> {
+        let first = self.losses.len().checked_sub(count)?;
+        Some(self.losses.iter().skip(first).sum::<f64>() / count as f64)
+    }
+
     /// Returns the number of skipped updates among the last 1000 after `done` updates, if there are too many.
     pub fn skips_too_often(&self, done: u64) -> Option<usize> {
         let count = self.skipped.len();

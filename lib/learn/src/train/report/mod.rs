@@ -45,6 +45,9 @@ pub(super) struct Reporter {
     log_every: u64,
     ranks: usize,
     samples_per_update: u64,
+    /// Training samples; 0 if they are unknown.
+    samples: u64,
+    rate_per_hour: f64,
     updates: u64,
     began: Option<Instant>,
     first_update_seen: bool,
@@ -88,7 +91,7 @@ impl Reporter {
         progress: &Progress,
         accepted: &[String],
         budget: &Budget,
-        parameters: usize,
+        [parameters, samples]: [usize; 2],
     ) -> Result<Self> {
         let training = &job.task.config.training;
         let (attempt, fence) = (lease.attempt(), lease.fence());
@@ -122,6 +125,11 @@ impl Reporter {
             if threads == 1 { "" } else { "s" }
         );
         budget.notes.iter().for_each(|note| unix::note!("{note}"));
+        if job.task.config.cost.budget.is_some() && job.rate_per_hour() == 0.0 {
+            unix::warn!(
+                "cost.budget has no effect: cost.rate_per_hour is 0, and no price of this device is known"
+            );
+        }
         let mut bar = Bar::new("updates", training.updates);
         bar.resume_at(progress.update);
         let mut writer = StatusWriter::new(run.status()).fenced(fence.clone());
@@ -134,6 +142,8 @@ impl Reporter {
             bar: Some(bar),
             ranks: job.ranks.size(),
             samples_per_update: training.samples_per_update(),
+            samples: samples as u64,
+            rate_per_hour: job.rate_per_hour(),
             began: Some(Instant::now()),
             system: UsageSampler::new(job.device),
             ..Self::silent(training)
@@ -202,6 +212,12 @@ impl Reporter {
                 "learning_rate": step.learning_rate,
                 "skipped": progress.skipped,
             });
+            if self.samples > 0 {
+                fields["epoch"] = json!(progress.samples as f64 / self.samples as f64);
+            }
+            if self.rate_per_hour > 0.0 {
+                fields["cost"] = json!(progress.seconds / 3600.0 * self.rate_per_hour);
+            }
             if !step.terms.is_empty() {
                 fields = merged(fields, json!({"loss_terms": step.terms}));
             }

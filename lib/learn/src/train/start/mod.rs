@@ -198,7 +198,9 @@ fn resume_or_init<'a>(
     unix::publish::publish_bytes(&run.config(), config.as_bytes())?;
     let parameters = params.trained.count();
     params.summary().iter().for_each(|text| unix::note!("{text}"));
-    let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, parameters)?;
+    let samples = task.sources().iter().map(|(count, _)| *count as usize).sum();
+    let counts = [parameters, samples];
+    let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, counts)?;
     let mut dependencies = task.dependencies();
     dependencies.extend(frozen);
     let recorded = |(name, found): (String, Dependency)| (name, found.recorded_in(run.path()));
