@@ -25,7 +25,7 @@ pub struct Plot {
     /// Run directories
     #[arg(required = true, value_name = "RUN")]
     runs: Vec<PathBuf>,
-    /// Metric to draw: loss, loss_terms.NAME, learning_rate, gradient_norm, throughput, or a metric of validations
+    /// Metric to draw: loss, loss_terms.NAME, learning_rate, gradient_norm, epoch, cost, throughput, or a metric of validations
     /// [default: all except the loss terms, and except NAME[PART] if there is NAME]
     #[arg(long, value_name = "NAME")]
     metric: Vec<String>,

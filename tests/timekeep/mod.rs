@@ -10,6 +10,7 @@ mod place;
 mod requeue;
 mod run;
 mod runs;
+mod spot;
 mod study;
 mod submit;
 mod templates;
