@@ -105,7 +105,8 @@ enum Command {
     ///
     /// The sections model and init for train-stage, from config.json and the weights in a folder: model.encoder of BERT,
     /// RoBERTa, XLM-R or DistilBERT, whose head starts with random values, unless --head is given; model.decoder of
-    /// Qwen3, Qwen2 or Llama. model_type in config.json says which. Weights and tokenizer must fit config.json.
+    /// Qwen3, Qwen2 or Llama; model.decoder and model.vision of Qwen3-VL. model_type in config.json says which. Weights and
+    /// tokenizer must fit config.json.
     Config(exchange::ConfigArgs),
     /// Quantize the model in a folder of transformers to 4 bits
     ///

@@ -3,7 +3,7 @@
 random weights.
 
 Run it in this folder; needs torch, transformers and safetensors (written with torch 2.15, transformers 5.24).
-lib/tasks/tests/vision_language.rs reads the results.
+lib/tasks/tests/images.rs and image_models.rs read the results.
 
 Everything is drawn as f32 and computed in f64. A case NAME has NAME/ids and NAME/lengths of its sequences, NAME/targets (the next
 token, -100 at the end, at padding and at image tokens), NAME/grids (rows and columns of patches of the images of all sequences, in

@@ -25,7 +25,7 @@ use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-use tasks::language::{DecoderConfig, Labelled, Language, SftModel};
+use tasks::language::{Labelled, Language, SftModel};
 use tensor::{Device, Dtype, Tensor, product};
 use unix::{Error, Result};
 
@@ -89,8 +89,8 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
 
 impl Bench {
     fn new(args: &Args, device: Device, dtype: Dtype) -> Result<Self> {
-        let decoder = DecoderConfig::read(&args.folder)?;
-        let vocabulary = decoder.vocab_size;
+        let config = SftModel::read(&args.folder)?;
+        let vocabulary = config.decoder.vocab_size;
         let lora = (args.lora > 0).then(|| Lora {
             r: args.lora,
             alpha: 2.0 * args.lora as f64,
@@ -99,7 +99,7 @@ impl Bench {
             targets: Targets::Pattern(learn::adapt::ALL_LINEAR.into()),
             pooler: false,
         });
-        let config = SftModel { decoder, lora, ..SftModel::default() };
+        let config = SftModel { lora, ..config };
         let mut builder = Builder::replaced(1, vec!["*.lora_*".into()]);
         let model = Language::new(&mut builder, &config, 0);
         builder.check()?;
@@ -148,19 +148,19 @@ impl Bench {
     }
 
     /// Sequences of the same pseudorandom tokens as in the other program, all of which are labels.
-    fn sequences(&self) -> Batch {
+    fn sequences(&self) -> Result<Batch> {
         let [batch, tokens] = self.shape;
         let first = self.updates * batch * tokens;
         let id = |at: usize| (mixed((first + at) as u64) % self.vocabulary as u64) as i32;
         let ids: Vec<i32> = (0..batch * tokens).map(id).collect();
         let counted = vec![1; tokens];
-        let sequences: Vec<Labelled> =
-            ids.chunks_exact(tokens).map(|ids| Labelled { ids, counted: &counted }).collect();
-        self.model.batch(&sequences)
+        let of = |ids| Labelled { ids, counted: &counted, ..Labelled::default() };
+        let sequences: Vec<Labelled> = ids.chunks_exact(tokens).map(of).collect();
+        self.model.batch(&sequences, Dtype::F32)
     }
 
     fn update(&mut self) -> Result<Value> {
-        let batch = self.sequences();
+        let batch = self.sequences()?;
         let labels = batch.weight().item();
         self.updates += 1;
         let start = Instant::now();

@@ -20,7 +20,7 @@ use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-use tasks::language::{Decoder, DecoderConfig, Generator};
+use tasks::language::{DecoderConfig, Generator, Language, SftModel};
 use tensor::{Device, Dtype, Tape, Tensor, product};
 use unix::{Error, Result};
 
@@ -40,9 +40,9 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
-    let config = DecoderConfig::read(&args.model)?;
+    let config = SftModel::read(&args.model)?;
     let mut builder = Builder::new(1);
-    let decoder = Decoder::new(&mut builder, &config);
+    let model = Language::new(&mut builder, &config, 0);
     builder.check()?;
     let mut params = builder.finish();
     let file = foreign::open(&foreign::folder_weights(&args.model)?)?;
@@ -57,7 +57,8 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
     let params = params.to_device(device)?;
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &params);
-    let generator = Generator::new(&forward, &decoder, &config);
+    let generator = Generator::new(&forward, &model);
+    let config = config.decoder;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| Error::bug(format!("standard input: {error}")))?;
         let words: Vec<&str> = line.split_whitespace().collect();

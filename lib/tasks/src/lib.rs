@@ -18,7 +18,6 @@ pub mod regression;
 mod statistics;
 pub mod text;
 mod trained;
-pub mod vision_language;
 
 pub use model_args::ModelArgs;
 pub use quantise::{QuantisedModel, quantise};

@@ -8,7 +8,9 @@ use learn::forward::Forward;
 use learn::params::{Builder, ParamSet, Storage, Value};
 use serde_json::{Value as Json, json};
 use std::fs;
-use tasks::language::{Architecture, Decoder, DecoderConfig, Rope, RopeParameters, Sequences};
+use tasks::language::{
+    Architecture, Decoder, DecoderConfig, Rope, RopeParameters, Sequences, SftModel,
+};
 use tensor::{Device, Dtype, Tape, Tensor, Var};
 use text_golden::Golden;
 
@@ -21,11 +23,11 @@ fn json_of(case: &str) -> Json {
     all[case].clone()
 }
 
-/// What [`DecoderConfig::read`] makes of this config.json.
+/// What [`SftModel::read`] makes of this config.json.
 fn read(config: &Json) -> unix::Result<DecoderConfig> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    DecoderConfig::read(folder.path())
+    Ok(SftModel::read(folder.path())?.decoder)
 }
 
 /// A decoder with the parameters of a case.
@@ -242,7 +244,7 @@ fn configurations_that_are_not_supported_are_refused_by_key() {
             "qwen3",
             "model_type",
             json!("gpt2"),
-            "\"gpt2\" is not supported; supported are qwen3, qwen2 and llama",
+            "\"gpt2\" is not supported; supported are qwen3, qwen2, llama and qwen3_vl",
         ),
         ("qwen3", "model_type", Json::Null, "model_type null"),
         ("qwen3", "head_dim", Json::Null, "head_dim is missing"),

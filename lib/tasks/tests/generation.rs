@@ -8,7 +8,7 @@ use learn::forward::Forward;
 use learn::generate::{Decoder as _, Finish, Generated, Generation, Prompt, Sampling, generate};
 use learn::params::{Builder, ParamSet, Storage, Value};
 use tasks::language::{
-    Architecture, Decoder, DecoderConfig, Generator, Rope, RopeParameters, Sequences,
+    Architecture, DecoderConfig, Generator, Labelled, Language, RopeParameters, SftModel,
 };
 use tensor::{Device, Dtype, Tape, Tensor};
 
@@ -36,16 +36,21 @@ fn config(model_type: Architecture) -> DecoderConfig {
 
 struct Model {
     config: DecoderConfig,
-    decoder: Decoder,
+    language: Language,
     params: ParamSet,
 }
 
 impl Model {
     fn new(config: DecoderConfig) -> Self {
+        Self::adapted(config, None)
+    }
+
+    fn adapted(config: DecoderConfig, lora: Option<Lora>) -> Self {
+        let model = SftModel { decoder: config.clone(), lora, ..SftModel::default() };
         let mut b = Builder::new(3);
-        let decoder = Decoder::new(&mut b, &config);
+        let language = Language::new(&mut b, &model, 0);
         b.check().unwrap();
-        Self { params: b.finish(), decoder, config }
+        Self { params: b.finish(), language, config }
     }
 
     fn to(self, dtype: Dtype, device: Device) -> Self {
@@ -57,23 +62,17 @@ impl Model {
     fn generate(&self, prompts: &[Prompt], options: &Generation) -> Vec<Generated> {
         let tape = Tape::without_gradients();
         let forward = Forward::evaluation(&tape, &self.params);
-        generate(&Generator::new(&forward, &self.decoder, &self.config), prompts, options).unwrap()
+        generate(&Generator::new(&forward, &self.language), prompts, options).unwrap()
     }
 
-    /// Logits [T, V] of a pass over a whole sequence.
+    /// Logits [T, V] of a pass over a whole sequence, and of its padding.
     fn logits(&self, ids: &[i32]) -> Vec<Vec<f64>> {
         let tape = Tape::without_gradients();
         let forward = Forward::evaluation(&tape, &self.params);
-        let rope = Rope::new(&self.config.rope_parameters, self.config.head_size());
-        let positions: Vec<i32> = (0..ids.len() as i32).collect();
         let angles = if forward.dtype() == Dtype::F64 { Dtype::F64 } else { Dtype::F32 };
-        let sequences = Sequences {
-            ids: forward.data(&Tensor::from_slice(ids, &[1, ids.len()])).unwrap(),
-            angles: forward.data(&rope.table(&positions, angles)).unwrap(),
-            lengths: forward.data(&Tensor::from_slice(&[ids.len() as i32], &[1])).unwrap(),
-        };
-        let states = self.decoder.forward(&forward, &sequences).unwrap();
-        let logits = self.decoder.logits(&forward, &states).unwrap().value().to_host().unwrap();
+        let batch = self.language.batch(&[Labelled { ids, ..Labelled::default() }], angles);
+        let batch = batch.unwrap().to_device(forward.device()).unwrap();
+        let logits = self.language.logits(&forward, &batch).unwrap().value().to_host().unwrap();
         logits.to_f64().chunks(self.config.vocab_size).map(<[f64]>::to_vec).collect()
     }
 
@@ -173,7 +172,7 @@ fn a_cache_keeps_the_sequences_that_were_asked_for() {
     let model = Model::new(config(Architecture::Qwen3));
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &model.params);
-    let generator = Generator::new(&forward, &model.decoder, &model.config);
+    let generator = Generator::new(&forward, &model.language);
     let all: Vec<Vec<i32>> = (0..4).map(|i| ids(3 + 5 * i, i)).collect();
     let all: Vec<&[i32]> = all.iter().map(Vec::as_slice).collect();
     let (mut cache, logits) = generator.prefill(&all, 30).unwrap();
@@ -204,9 +203,7 @@ fn adapted_decoders_generate_with_stored_weights() {
         let config = config(Architecture::Qwen3);
         let targets = vec!["q_proj".to_string(), "v_proj".into(), "down_proj".into()].into();
         let lora = Lora { r: 3, alpha: 5.0, rslora: false, dropout: 0.1, targets, pooler: false };
-        let mut b = Builder::new(3);
-        let decoder = b.adapted(Some(&lora), |b| Decoder::new(b, &config));
-        let mut params = b.finish();
+        let Model { config, language, mut params } = Model::adapted(config, Some(lora));
         // B is initially zero.
         for (i, tensor) in params.trained.tensors_mut().enumerate() {
             let shape = tensor.shape().to_vec();
@@ -225,7 +222,7 @@ fn adapted_decoders_generate_with_stored_weights() {
         for (i, value) in stored {
             params.frozen.set(i, value);
         }
-        let model = Model { config, decoder, params };
+        let model = Model { config, language, params };
         let all = [ids(5, 1), ids(20, 2)];
         let found = model.generate(&prompts(&all), &greedy(10));
         for (prompt, sample) in all.iter().zip(&found) {
@@ -242,7 +239,7 @@ fn parameters_that_are_not_finite_are_an_error() {
     tensor.write::<f32>()[3] = f32::NAN;
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &model.params);
-    let generator = Generator::new(&forward, &model.decoder, &model.config);
+    let generator = Generator::new(&forward, &model.language);
     for options in [greedy(3), sampled(3)] {
         let error = generate(&generator, &prompts(&[vec![1, 2]]), &options).unwrap_err();
         assert_eq!(error.exit, unix::Exit::Failure);

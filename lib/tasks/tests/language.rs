@@ -21,7 +21,7 @@ fn sequences() -> Vec<(Vec<i32>, Vec<u8>)> {
 }
 
 fn labelled(all: &[(Vec<i32>, Vec<u8>)]) -> Vec<Labelled<'_>> {
-    all.iter().map(|(ids, counted)| Labelled { ids, counted }).collect()
+    all.iter().map(|(ids, counted)| Labelled { ids, counted, ..Labelled::default() }).collect()
 }
 
 fn model_of(model_type: Architecture, lora: Option<Lora>) -> (Language, ParamSet) {
@@ -42,7 +42,7 @@ fn model_of(model_type: Architecture, lora: Option<Lora>) -> (Language, ParamSet
             ..DecoderConfig::default()
         },
         lora,
-        tokenizer_hash: None,
+        ..SftModel::default()
     };
     let mut b = Builder::new(3);
     let model = Language::new(&mut b, &config, 0);
@@ -59,7 +59,7 @@ fn learned(
     updates: i32,
 ) -> f64 {
     let sequences = sequences();
-    let batch = model.batch(&labelled(&sequences)).to_device(device).unwrap();
+    let batch = model.batch(&labelled(&sequences), Dtype::F32).unwrap().to_device(device).unwrap();
     let count = batch.weight().to_host().unwrap().to_f64()[0];
     params = params.to_device(device).unwrap();
     let sizes: Vec<usize> = params.trained.tensors().map(Tensor::len).collect();
@@ -152,7 +152,11 @@ fn the_loss_of_a_batch_is_the_sum_over_its_sequences() {
     let labelled = labelled(&all);
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &params);
-    let together = model.loss(&forward, &model.batch(&labelled)).unwrap().value().to_f64()[0];
+    let together = model
+        .loss(&forward, &model.batch(&labelled, Dtype::F32).unwrap())
+        .unwrap()
+        .value()
+        .to_f64()[0];
     let losses = model.losses(&forward, &labelled).unwrap();
     // The sums of 16 losses of about 4 in f32.
     assert!((together / losses.iter().sum::<f64>() - 1.0).abs() < 1e-6, "{together} {losses:?}");
@@ -160,7 +164,7 @@ fn the_loss_of_a_batch_is_the_sum_over_its_sequences() {
         let alone = model.losses(&forward, &[*own]).unwrap();
         assert!((alone[0] / loss - 1.0).abs() < 1e-6, "{alone:?} {loss}");
     }
-    let batch = model.batch(&labelled);
+    let batch = model.batch(&labelled, Dtype::F32).unwrap();
     let tensor = |name: &str| batch.input(&forward, name).unwrap().value().read::<i32>().to_vec();
     // Sequences are padded to 16 tokens. Of the first, of 5 tokens, the last three are labels; the states before them
     // predict them.

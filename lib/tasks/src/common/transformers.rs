@@ -18,11 +18,14 @@ pub(crate) const MAX_ROWS: usize = (1 << 24) - 1;
 pub(crate) const ENCODERS: [&str; 4] = ["bert", "roberta", "xlm-roberta", "distilbert"];
 
 /// The decoders that are supported, as `model_type` names them.
-pub(crate) const DECODERS: [&str; 3] = ["qwen3", "qwen2", "llama"];
+pub(crate) const DECODERS: [&str; 4] = ["qwen3", "qwen2", "llama", VISION_LANGUAGE];
+
+/// The decoder with a vision tower.
+pub(crate) const VISION_LANGUAGE: &str = "qwen3_vl";
 
 /// All models that are supported.
-pub(crate) const MODEL_TYPES: [&str; 7] =
-    ["bert", "roberta", "xlm-roberta", "distilbert", "qwen3", "qwen2", "llama"];
+pub(crate) const MODEL_TYPES: [&str; 8] =
+    ["bert", "roberta", "xlm-roberta", "distilbert", "qwen3", "qwen2", "llama", VISION_LANGUAGE];
 
 /// A folder of a pretrained model.
 #[derive(Clone, Debug, Default)]
@@ -120,6 +123,7 @@ pub(crate) const WITHOUT_EFFECT: &Keys = &[
     ("_commit_hash", Key::NoEffect),
     ("_num_labels", Key::NoEffect),
     ("transformers_version", Key::NoEffect),
+    ("unsloth_fixed", Key::NoEffect),
     ("finetuning_task", Key::NoEffect),
     ("task_specific_params", Key::NoEffect),
     ("prefix", Key::NoEffect),

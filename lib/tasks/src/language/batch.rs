@@ -1,31 +1,35 @@
-//! Batches of sequences of tokens.
+//! Sequences of tokens and images as tensors.
 
 use super::model::Sequences;
 use super::rope::Rope;
+use super::vision::{self, Images, VisionConfig};
 use data::text::TokenSet;
 use learn::forward::Forward;
 use learn::task::Batch;
 use tensor::{Dtype, Tensor};
-use unix::Result;
+use unix::{Error, Result};
 
 /// Sequence lengths and numbers of labels are rounded up to a multiple of this, for which kernels are faster.
 const MULTIPLE: usize = 8;
 /// Targets with this value are ignored by the loss.
 pub(super) const IGNORE: i32 = -100;
 
-/// A sequence of tokens, and the positions that a loss counts.
-#[derive(Clone, Copy, Debug)]
+/// A sequence of tokens, its images, and the positions that a loss counts.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Labelled<'a> {
     /// Token ids.
     pub ids: &'a [i32],
-    /// 1 for each token that the loss counts, otherwise 0.
+    /// 1 for each token that the loss counts, otherwise 0; those that are missing are not counted.
     pub counted: &'a [u8],
+    /// The images whose tokens are in `ids`.
+    pub images: Images<'a>,
 }
 
 impl<'a> Labelled<'a> {
     /// Record `i` of a set of conversations. Errors: 65 for damaged tokens.
     pub fn of(set: &'a TokenSet, i: usize) -> Result<Self> {
-        Ok(Self { ids: set.checked(i)?.ids, counted: set.types(i) })
+        let (ids, counted) = (set.checked(i)?.ids, set.types(i));
+        Ok(Self { ids, counted, images: Images::default() })
     }
 
     /// The positions of the labels; the first token has nothing that it could be predicted from.
@@ -44,34 +48,87 @@ impl<'a> Labelled<'a> {
     }
 }
 
-/// A batch of sequences, each padded with token `padding` to the length of the longest one, rounded up to a multiple of 8.
-///
-/// Tensors: `ids`, i32 [B, T]; `lengths`, i32 [B]; `angles`, f32 [T, D], cosines and sines of the positions; `rows`, i32 [L],
-/// the positions b·T + t whose next token is a label, in the order of the sequences, and `targets`, i32 [L], these labels. L is
-/// rounded up in the same way, with targets that the loss ignores. The weight of the batch is the number of labels.
-pub fn batch_of(sequences: &[Labelled], padding: i32, rope: &Rope) -> Batch {
-    let longest = sequences.iter().map(|own| own.ids.len()).max().unwrap_or(0);
-    let (count, width) = (sequences.len(), longest.max(1).next_multiple_of(MULTIPLE));
-    let mut ids = vec![padding; count * width];
-    let (mut rows, mut targets) = (Vec::new(), Vec::new());
-    for (b, own) in sequences.iter().enumerate() {
-        ids[b * width..][..own.ids.len()].copy_from_slice(own.ids);
-        let (own_rows, own_targets) = own.labelled_rows(b * width);
-        rows.extend(own_rows);
-        targets.extend(own_targets);
+/// How sequences become tensors.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    pub(super) rope: Rope,
+    /// Id of the padding token.
+    pub(super) padding: i32,
+    /// The vision tower that the images are for.
+    pub(super) vision: Option<VisionConfig>,
+}
+
+impl Layout {
+    /// The batch of these sequences, see [`Language::batch`](super::Language::batch). Errors: those of [`Self::padded`].
+    pub(super) fn batch(&self, sequences: &[Labelled], dtype: Dtype) -> Result<Batch> {
+        let (batch, _) = self.padded(sequences, MULTIPLE, dtype)?;
+        let width = width(sequences, MULTIPLE);
+        let (mut rows, mut targets) = (Vec::new(), Vec::new());
+        for (b, own) in sequences.iter().enumerate() {
+            let (own_rows, own_targets) = own.labelled_rows(b * width);
+            rows.extend(own_rows);
+            targets.extend(own_targets);
+        }
+        let labels = rows.len();
+        let all = labels.max(1).next_multiple_of(MULTIPLE);
+        rows.resize(all, 0);
+        targets.resize(all, IGNORE);
+        Ok(batch
+            .weighing(labels as f64)
+            .with("rows", Tensor::from_slice(&rows, &[all]))
+            .with("targets", Tensor::from_slice(&targets, &[all])))
     }
-    let labels = rows.len();
-    let all = labels.max(1).next_multiple_of(MULTIPLE);
-    rows.resize(all, 0);
-    targets.resize(all, IGNORE);
-    let lengths: Vec<i32> = sequences.iter().map(|own| own.ids.len() as i32).collect();
-    let positions: Vec<i32> = (0..width as i32).collect();
-    Batch::new(labels as f64)
-        .with("ids", Tensor::from_slice(&ids, &[count, width]))
-        .with("lengths", Tensor::from_slice(&lengths, &[count]))
-        .with("angles", rope.table(&positions, Dtype::F32))
-        .with("rows", Tensor::from_slice(&rows, &[all]))
-        .with("targets", Tensor::from_slice(&targets, &[all]))
+
+    /// Sequences padded to the length of the longest one, rounded up to a multiple of `multiple`, as a batch without labels; and
+    /// the position of the token that follows each sequence.
+    ///
+    /// Errors: 65 when the image tokens of a sequence are not those of its images, or it has images and the model no tower.
+    pub(super) fn padded(
+        &self,
+        sequences: &[Labelled],
+        multiple: usize,
+        dtype: Dtype,
+    ) -> Result<(Batch, Vec<i32>)> {
+        let (count, width) = (sequences.len(), width(sequences, multiple));
+        let mut ids = vec![self.padding; count * width];
+        for (b, own) in sequences.iter().enumerate() {
+            ids[b * width..][..own.ids.len()].copy_from_slice(own.ids);
+        }
+        let lengths: Vec<i32> = sequences.iter().map(|own| own.ids.len() as i32).collect();
+        let placed = self.vision.as_ref().map(|own| vision::placed(own, sequences)).transpose()?;
+        let has_images = sequences.iter().any(|own| !own.images.grids.is_empty());
+        let batch = Batch::new(0.0)
+            .with("ids", Tensor::from_slice(&ids, &[count, width]))
+            .with("lengths", Tensor::from_slice(&lengths, &[count]));
+        let (Some(config), Some(placed), true) = (&self.vision, placed, has_images) else {
+            if has_images {
+                let what = "a sequence has images, but the model has no vision tower: model.vision is null";
+                return Err(Error::data(what));
+            }
+            let positions: Vec<i32> = (0..width as i32).collect();
+            return Ok((batch.with("angles", self.rope.table(&positions, dtype)), lengths));
+        };
+        let mut positions = Vec::with_capacity(count * width);
+        for (b, own) in placed.iter().enumerate() {
+            positions.extend(&own.positions);
+            positions.resize((b + 1) * width, [0; 3]);
+        }
+        let angles = self.rope.table_of_axes(&positions, config.mrope_section, dtype);
+        let angles = angles.reshape(&[count, width, angles.width()]);
+        let images = vision::tensors(config, sequences, width, dtype);
+        // The tower has blocks of its own, which may be recomputed.
+        let batch = images
+            .into_iter()
+            .fold(batch.with("angles", angles), |batch, (name, own)| batch.with(name, own))
+            .with_variant(1);
+        Ok((batch, placed.iter().map(|own| own.next).collect()))
+    }
+}
+
+/// The number of tokens that sequences are padded to.
+fn width(sequences: &[Labelled], multiple: usize) -> usize {
+    let longest = sequences.iter().map(|own| own.ids.len()).max().unwrap_or(0);
+    longest.max(1).next_multiple_of(multiple)
 }
 
 /// Groups sequences with these lengths, by number, into batches of similar length with at most `tokens` tokens, padding
@@ -91,7 +148,7 @@ pub(super) fn by_length(lengths: &[usize], tokens: usize) -> Vec<Vec<usize>> {
 }
 
 impl Sequences {
-    /// The sequences of a batch made by [`batch_of`].
+    /// The tokens of a batch of [`Language::batch`](super::Language::batch).
     pub fn of(batch: &Batch, forward: &Forward) -> Result<Self> {
         let [ids, angles, lengths] =
             ["ids", "angles", "lengths"].map(|name| batch.input(forward, name));

@@ -1,9 +1,7 @@
 //! The configuration of a decoder, with the keys of transformers' config.json.
 
 use super::rope::{ROPE_TYPES, RopeParameters};
-use crate::common::transformers::{
-    DECODERS, MAX_ROWS, UNSUPPORTED, WITHOUT_EFFECT, config_of, model_type, require_nf4,
-};
+use crate::common::transformers::{MAX_ROWS, UNSUPPORTED, WITHOUT_EFFECT, require_nf4};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -154,26 +152,20 @@ impl DecoderConfig {
         violations
     }
 
-    /// Reads config.json in `folder`, a folder of transformers. Keys by which sizes of models differ are required, because
-    /// their defaults differ between versions of transformers.
+    /// The configuration in the `keys` of the config.json at `path`, of a model of this kind. Keys by which sizes of models differ
+    /// are required, because their defaults differ between versions of transformers.
     ///
-    /// Errors: 66 when it is missing; 65 when it is damaged, lacks a key, or has settings that are not supported.
-    pub fn read(folder: &Path) -> Result<Self> {
-        let (path, keys) = config_of(folder)?;
+    /// Errors: 65 when it lacks a key, or has settings that are not supported.
+    pub(super) fn of_file(path: &Path, keys: &Map<String, Value>, kind: &str) -> Result<Self> {
         let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        let kind = model_type(&path, &keys, &DECODERS)?;
         let kind: Architecture = serde_json::from_value(kind.into()).map_err(Error::bug)?;
-        check(&path, &keys, &[OF_DECODERS, own_keys(kind), UNSUPPORTED, WITHOUT_EFFECT].concat())?;
-        require_nf4(&keys).map_err(&bad)?;
-        let config = Self::of(&keys, kind).map_err(&bad)?;
-        match config.violations().into_iter().next() {
-            Some((key, text)) => Err(bad(format!("{key}: {text}"))),
-            None => Ok(config),
-        }
+        check(path, keys, &[OF_DECODERS, own_keys(kind), UNSUPPORTED, WITHOUT_EFFECT].concat())?;
+        require_nf4(keys).map_err(bad)?;
+        Self::of(keys, kind).map_err(bad)
     }
 
     /// The configuration in the `keys` of a config.json. Errors: a key that is missing or not supported.
-    pub(crate) fn of(keys: &Map<String, Value>, kind: Architecture) -> Result<Self, String> {
+    pub(super) fn of(keys: &Map<String, Value>, kind: Architecture) -> Result<Self, String> {
         let types: Option<Vec<String>> = get(keys, "layer_types")?;
         if types.is_some_and(|types| types.iter().any(|own| own != "full_attention")) {
             return Err("layer_types: only full_attention is supported".into());
@@ -208,7 +200,7 @@ impl DecoderConfig {
 }
 
 /// The value of a key that is not null. Errors: it has another type.
-pub(crate) fn get<T: DeserializeOwned>(
+pub(super) fn get<T: DeserializeOwned>(
     keys: &Map<String, Value>,
     key: &str,
 ) -> Result<Option<T>, String> {
@@ -219,7 +211,7 @@ pub(crate) fn get<T: DeserializeOwned>(
 }
 
 /// The value of a key. Errors: it is missing or has another type.
-pub(crate) fn need<T: DeserializeOwned>(keys: &Map<String, Value>, key: &str) -> Result<T, String> {
+pub(super) fn need<T: DeserializeOwned>(keys: &Map<String, Value>, key: &str) -> Result<T, String> {
     get(keys, key)?.ok_or_else(|| format!("{key} is missing"))
 }
 
@@ -259,7 +251,7 @@ fn rope_of(keys: &Map<String, Value>) -> Result<RopeParameters, String> {
 }
 
 /// The keys of every kind of decoder.
-pub(crate) const OF_DECODERS: &Keys = &[
+pub(super) const OF_DECODERS: &Keys = &[
     ("model_type", Key::Read),
     ("vocab_size", Key::Read),
     ("hidden_size", Key::Read),

@@ -5,6 +5,7 @@ use super::batch::Labelled;
 use super::options::LanguageScoreOptions;
 use super::sft::{SftTask, require_lengths};
 use super::trained::TrainedLanguage;
+use super::vision::Images;
 use crate::evaluation::ScoreRequest;
 use crate::text::open_sets;
 use clap::FromArgMatches;
@@ -101,7 +102,7 @@ impl LanguageEvaluator {
             if let Some((ids, _)) =
                 own.as_ref().filter(|(ids, _)| self.model.require_room(ids).is_ok())
             {
-                prompts.push(Prompt { ids, number: i as u64 });
+                prompts.push((Prompt { ids, number: i as u64 }, Images::default()));
             }
         }
         let mut generated = self.model.answers(&prompts, generation)?.into_iter();

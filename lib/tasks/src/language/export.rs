@@ -113,7 +113,7 @@ fn logits(model: &Language, params: &ParamSet, sample: &[Vec<i32>]) -> Result<Ve
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, params);
     let of = |ids: &Vec<i32>| {
-        let batch = model.batch(&[Labelled { ids, counted: &[] }]);
+        let batch = model.batch(&[Labelled { ids, ..Labelled::default() }], Dtype::F32)?;
         let found = forward.to_param_dtype(&model.logits(&forward, &batch)?)?;
         let found = found.value().to_host()?.to_dtype(Dtype::F32);
         Ok(found.read::<f32>()[..ids.len() * found.width()].to_vec())
@@ -363,7 +363,7 @@ mod tests {
                 let written = config_of(&config, &ids);
                 assert_eq!(written["eos_token_id"], json!([7, 3]));
                 std::fs::write(folder.path().join("config.json"), text(&written).unwrap()).unwrap();
-                assert_eq!(DecoderConfig::read(folder.path()).unwrap(), config);
+                assert_eq!(SftModel::read(folder.path()).unwrap().decoder, config);
             }
         }
     }

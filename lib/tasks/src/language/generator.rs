@@ -4,9 +4,10 @@
 //! of tokens that a sequence may have. Every sequence has its own length and its own next position, so prompts of different
 //! lengths are padded at the end: what a longer prompt leaves behind a shorter one is overwritten before it is visible.
 
-use super::config::DecoderConfig;
-use super::model::Decoder;
-use super::rope::Rope;
+use super::batch::Labelled;
+use super::model::Sequences;
+use super::sft::{Language, float_of};
+use super::vision::Images;
 use learn::forward::Forward;
 use learn::generate;
 use tensor::functions::gather::gather;
@@ -18,27 +19,9 @@ use unix::{Error, Result};
 /// A decoder with its parameters, which continues sequences of tokens.
 pub struct Generator<'a> {
     forward: Forward<'a>,
-    decoder: &'a Decoder,
-    rope: Rope,
-    vocabulary: usize,
-    longest: usize,
-    /// What stands in the places of some tokens of prompts.
-    read: Option<ReadPrompts<'a>>,
-}
-
-/// Reads prompts, padded at the end.
-pub(crate) type ReadPrompts<'a> = Box<dyn Fn(&Forward, &[&[i32]]) -> Result<Prompts> + 'a>;
-
-/// Prompts as the first layer of a decoder reads them.
-pub(crate) struct Prompts {
-    /// Its inputs [B, T, H].
-    pub(crate) inputs: Var,
-    /// Cosines and sines of the positions, [B, T, D].
-    pub(crate) angles: Var,
-    /// What is added to the output of each of the first layers, [B, T, H].
-    pub(crate) after: Vec<Var>,
-    /// The position of the token that follows each prompt.
-    pub(crate) next: Vec<i32>,
+    model: &'a Language,
+    /// Those of each prompt; empty if none has any.
+    images: &'a [Images<'a>],
 }
 
 /// Keys and values of some sequences.
@@ -69,21 +52,14 @@ impl Cache {
 }
 
 impl<'a> Generator<'a> {
-    /// Generates with the parameters of `forward`, as constants and in evaluation mode. `decoder` was built from `config`.
-    pub fn new(forward: &Forward<'a>, decoder: &'a Decoder, config: &DecoderConfig) -> Self {
-        Self {
-            forward: forward.without_gradients(),
-            decoder,
-            rope: Rope::new(&config.rope_parameters, config.head_size()),
-            vocabulary: config.vocab_size,
-            longest: config.max_position_embeddings,
-            read: None,
-        }
+    /// Generates with the parameters of `forward`, as constants and in evaluation mode.
+    pub fn new(forward: &Forward<'a>, model: &'a Language) -> Self {
+        Self { forward: forward.without_gradients(), model, images: &[] }
     }
 
-    /// Reads prompts, all at once, with `read`.
-    pub(crate) fn reading(self, read: ReadPrompts<'a>) -> Self {
-        Self { read: Some(read), ..self }
+    /// Continues prompts with these images, one item for each prompt of a batch, in their order.
+    pub fn with_images(self, images: &'a [Images<'a>]) -> Self {
+        Self { images, ..self }
     }
 
     /// Integers on the device.
@@ -93,7 +69,7 @@ impl<'a> Generator<'a> {
 
     /// Logits for hidden states [B, 1, H], as f32 [B, V].
     fn logits(&self, states: &Var) -> Result<Tensor> {
-        let logits = self.decoder.logits_of(&self.forward, states)?;
+        let logits = self.model.decoder.logits_of(&self.forward, states)?;
         let logits = logits.reshape(&[logits.shape()[0], logits.value().width()]);
         match (logits.value().dtype(), logits.value().device()) {
             (Dtype::F32, _) => Ok(logits.value().clone()),
@@ -104,26 +80,26 @@ impl<'a> Generator<'a> {
 
     /// Errors: 65 for an id that is not in the vocabulary.
     fn require_ids(&self, ids: &[i32]) -> Result<()> {
-        let is_known = |id: &i32| usize::try_from(*id).is_ok_and(|id| id < self.vocabulary);
+        let is_known = |id: &i32| usize::try_from(*id).is_ok_and(|id| id < self.model.vocabulary);
         match ids.iter().find(|id| !is_known(id)) {
             None => Ok(()),
             Some(id) => Err(Error::data(format!(
                 "token {id} is not in the vocabulary of the model, which has {} tokens",
-                self.vocabulary
+                self.model.vocabulary
             ))),
         }
     }
 
     /// Errors: 78 if sequences of `capacity` tokens are longer than the model allows.
     fn require_room(&self, longest: usize, capacity: usize) -> Result<()> {
-        if longest.max(capacity) <= self.longest {
+        if longest.max(capacity) <= self.model.longest {
             return Ok(());
         }
         Err(Error::config(format!(
             "a prompt of {longest} tokens with its continuation takes up to {} tokens, but max_position_embeddings of the \
              model is {}; generate fewer tokens or use shorter prompts",
             longest.max(capacity),
-            self.longest
+            self.model.longest
         )))
     }
 }
@@ -139,51 +115,41 @@ impl generate::Decoder for Generator<'_> {
         }
         self.require_room(tokens, capacity)?;
         let capacity = capacity.max(tokens);
-        let (mut ids, mut last) = (vec![0; batch * tokens], Vec::with_capacity(batch));
-        for (row, prompt) in prompts.iter().enumerate() {
-            self.require_ids(prompt)?;
-            ids[row * tokens..][..prompt.len()].copy_from_slice(prompt);
-            last.push((row * tokens + prompt.len() - 1) as i32);
+        if !self.images.is_empty() && self.images.len() != batch {
+            let own = self.images.len();
+            return Err(Error::bug(format!("images of {own} prompts for {batch}")));
+        }
+        let (mut sequences, mut last) = (Vec::new(), Vec::new());
+        for (row, ids) in prompts.iter().enumerate() {
+            self.require_ids(ids)?;
+            let images = self.images.get(row).copied().unwrap_or_default();
+            sequences.push(Labelled { ids, counted: &[], images });
+            last.push((row * tokens + ids.len() - 1) as i32);
         }
         let lengths: Vec<i32> = prompts.iter().map(|ids| ids.len() as i32).collect();
-        let is_f64 = forward.dtype() == Dtype::F64;
-        let of_angles = if is_f64 { Dtype::F64 } else { Dtype::F32 };
-        let positions: Vec<i32> = (0..capacity as i32).collect();
-        let angles = self.rope.table(&positions, of_angles).to_device(forward.device())?;
-        let read = match &self.read {
-            Some(read) => read(forward, prompts)?,
-            None => {
-                let own = self.integers(&positions[..tokens], &[tokens])?;
-                let ids = constant(self.integers(&ids, &[batch, tokens])?);
-                Prompts {
-                    inputs: self.decoder.embedded(forward, &ids)?,
-                    angles: constant(gather(&angles, &own)?),
-                    after: Vec::new(),
-                    next: lengths.clone(),
-                }
-            }
-        };
-        let counts = constant(self.integers(&lengths, &[batch])?);
+        let dtype = float_of(forward);
+        let (padded, next) = self.model.layout.padded(&sequences, 1, dtype)?;
+        let inputs = self.model.inputs(forward, &padded.to_device(forward.device())?)?;
         let zeros = self.integers(&vec![0; batch], &[batch])?;
         let mut layers = Vec::new();
-        let Prompts { inputs, angles: own_angles, after, next } = read;
-        let inputs = (inputs, &own_angles, &after[..]);
-        let states = self.decoder.states_with(forward, inputs, |_, layer, qkv| {
+        let states = self.model.decoder.states_with(forward, &inputs, |_, layer, qkv| {
             let mut own = [&qkv[1], &qkv[2]].map(|x| {
                 let x = x.value();
                 Tensor::empty_on(x.device(), &[batch, capacity, x.width()], x.dtype())
             });
             for (cache, x) in own.iter_mut().zip(&qkv[1..]) {
-                append(x.value(), &zeros, counts.value(), cache)?;
+                append(x.value(), &zeros, inputs.lengths.value(), cache)?;
             }
             layers.push(own);
-            layer.attend(forward, &qkv, &counts)
+            layer.attend(forward, &qkv, &inputs.lengths)
         })?;
         let states = states.value();
         let rows = states.reshape(&[batch * tokens, states.width()]);
         let last = gather(&rows, &self.integers(&last, &[batch, 1])?)?;
         let logits = self.logits(&constant(last))?;
         let ones = self.integers(&vec![1; batch], &[batch])?;
+        let positions: Vec<i32> = (0..capacity as i32).collect();
+        let angles = self.model.layout.rope.table(&positions, dtype).to_device(forward.device())?;
         let offsets = next.iter().zip(&lengths).map(|(next, length)| next - length).collect();
         Ok((Cache { layers, lengths, offsets, angles, ones }, logits))
     }
@@ -208,14 +174,15 @@ impl generate::Decoder for Generator<'_> {
         let lengths = constant(self.integers(&cache.lengths, &[batch])?);
         let angles = constant(gather(&cache.angles, &places)?);
         let Cache { layers, ones, .. } = cache;
-        let inputs = (self.decoder.embedded(forward, &ids)?, &angles, &[][..]);
-        let states = self.decoder.states_with(forward, inputs, |number, layer, [q, k, v]| {
+        let decoder = &self.model.decoder;
+        let inputs = decoder.inputs(forward, &Sequences { ids, angles, lengths })?;
+        let states = decoder.states_with(forward, &inputs, |number, layer, [q, k, v]| {
             let own = &mut layers[number];
             for (cache, x) in own.iter_mut().zip([&k, &v]) {
                 append(x.value(), &start, ones, cache)?;
             }
             let [keys, values] = own.each_ref().map(|x| constant(x.clone()));
-            layer.attend_cached(forward, &q, [&keys, &values], &lengths)
+            layer.attend_cached(forward, &q, [&keys, &values], &inputs.lengths)
         })?;
         self.logits(&states)
     }

@@ -1,5 +1,5 @@
-//! Decoders of language: the models of Qwen3, Qwen2 and Llama in folders of transformers, their fine-tuning on conversations,
-//! and the answers that they generate.
+//! Decoders of language: the models of Qwen3, Qwen2 and Llama in folders of transformers, also with the vision tower of Qwen3-VL,
+//! their fine-tuning on conversations, and the answers that they generate.
 
 mod baselines;
 mod batch;
@@ -14,13 +14,12 @@ mod pretrained;
 mod rope;
 mod sft;
 mod trained;
+pub mod vision;
 
-pub(crate) use config::{OF_DECODERS, get, need};
 pub(crate) use export::export;
-pub(crate) use generator::Prompts;
 pub(crate) use pretrained::configuration;
 
-pub use batch::{Labelled, batch_of};
+pub use batch::Labelled;
 pub use config::{Architecture, DecoderConfig};
 pub use generator::{Cache, Generator};
 pub use model::{Decoder, Sequences};

@@ -29,6 +29,17 @@ pub struct Sequences {
     pub lengths: Var,
 }
 
+/// What the first layer of a decoder reads, and what is added later.
+pub(super) struct Inputs {
+    /// Inputs of the first layer, [B, T, H].
+    pub(super) x: Var,
+    /// Angles and lengths, see [`Sequences`].
+    pub(super) angles: Var,
+    pub(super) lengths: Var,
+    /// What is added to the outputs of the first layers, [B, T, H] for each (DeepStack: Meng et al. 2024).
+    pub(super) after: Vec<Var>,
+}
+
 /// A decoder with its head.
 #[derive(Clone, Debug)]
 pub struct Decoder {
@@ -65,7 +76,7 @@ impl Decoder {
     }
 
     /// The same, where the names of all parameters but the head begin with `scope`.
-    pub(crate) fn within(b: &mut Builder, scope: &str, config: &DecoderConfig) -> Self {
+    pub(super) fn within(b: &mut Builder, scope: &str, config: &DecoderConfig) -> Self {
         let (width, epsilon) = (config.hidden_size, config.rms_norm_eps);
         let (layers, init) = (config.num_hidden_layers, Init::Normal(config.initializer_range));
         let table = |b: &mut Builder, name: &str| {
@@ -86,48 +97,52 @@ impl Decoder {
 
     /// The last hidden states after their normalization, [B, T, H]; those of padding have no meaning.
     pub fn forward(&self, forward: &Forward, sequences: &Sequences) -> Result<Var> {
-        let x = self.embedded(forward, &sequences.ids)?;
-        self.states(forward, x, [&sequences.angles, &sequences.lengths], &[])
+        self.states(forward, &self.inputs(forward, sequences)?)
     }
 
-    /// The embeddings [.., H] of tokens, i32 [..].
-    pub(crate) fn embedded(&self, forward: &Forward, ids: &Var) -> Result<Var> {
-        forward.embedding(self.embeddings, ids)
+    /// The embeddings of sequences.
+    pub(super) fn inputs(&self, forward: &Forward, sequences: &Sequences) -> Result<Inputs> {
+        let Sequences { ids, angles, lengths } = sequences.clone();
+        let x = forward.embedding(self.embeddings, &ids)?;
+        Ok(Inputs { x, angles, lengths, after: Vec::new() })
     }
 
-    /// The last hidden states after their normalization, [B, T, H], for inputs `x` of the first layer. What `after` has for a
-    /// layer, [B, T, H], is added to its output (DeepStack: Meng et al. 2024).
-    pub(crate) fn states(
-        &self,
-        forward: &Forward,
-        mut x: Var,
-        [angles, lengths]: [&Var; 2],
-        after: &[Var],
-    ) -> Result<Var> {
-        for (number, layer) in self.layers.iter().enumerate() {
+    /// The last hidden states after their normalization, [B, T, H].
+    pub(super) fn states(&self, forward: &Forward, inputs: &Inputs) -> Result<Var> {
+        let Inputs { angles, lengths, .. } = inputs;
+        let states = self.through(forward, inputs, |_, layer, x| {
             let body = layer.clone();
-            x = forward.block(&[&x, angles, lengths], move |forward, inputs| {
+            forward.block(&[x, angles, lengths], move |forward, inputs| {
                 body.forward(forward, [&inputs[0], &inputs[1], &inputs[2]])
-            })?;
-            if let Some(added) = after.get(number) {
-                x = forward.apply(Binary::Add, &[&x, added])?;
-            }
-        }
-        self.norm.forward(forward, &x)
+            })
+        })?;
+        self.norm.forward(forward, &states)
     }
 
-    /// The last hidden states before their normalization, [B, T, H], for inputs of the first layer, the angles of their positions,
-    /// and what is added after the first layers, as in [`Self::states`]. `attend` is called for each layer, with its number,
-    /// instead of attention within the sequences; it maps queries, keys and values to [B, T, heads·D]. Layers are not recomputed.
+    /// The last hidden states before their normalization, [B, T, H]. `attend` is called for each layer, with its number, instead of
+    /// attention within the sequences; it maps queries, keys and values to [B, T, heads·D]. Layers are not recomputed.
     pub(super) fn states_with(
         &self,
         forward: &Forward,
-        (mut x, angles, after): (Var, &Var, &[Var]),
+        inputs: &Inputs,
         mut attend: impl FnMut(usize, &Layer, [Var; 3]) -> Result<Var>,
     ) -> Result<Var> {
+        self.through(forward, inputs, |number, layer, x| {
+            layer.forward_with(forward, [x, &inputs.angles], |qkv| attend(number, layer, qkv))
+        })
+    }
+
+    /// Applies all layers by `apply`, and adds what follows them.
+    fn through(
+        &self,
+        forward: &Forward,
+        inputs: &Inputs,
+        mut apply: impl FnMut(usize, &Layer, &Var) -> Result<Var>,
+    ) -> Result<Var> {
+        let mut x = inputs.x.clone();
         for (number, layer) in self.layers.iter().enumerate() {
-            x = layer.forward_with(forward, [&x, angles], |qkv| attend(number, layer, qkv))?;
-            if let Some(added) = after.get(number) {
+            x = apply(number, layer, &x)?;
+            if let Some(added) = inputs.after.get(number) {
                 x = forward.apply(Binary::Add, &[&x, added])?;
             }
         }

@@ -2,6 +2,7 @@
 
 use super::options::LanguagePredictOptions;
 use super::trained::{Answer, TrainedLanguage};
+use super::vision::Images;
 use crate::evaluation::PredictRequest;
 use crate::text::trained_tokens;
 use clap::FromArgMatches;
@@ -126,10 +127,10 @@ impl Predictor for LanguagePredictor {
             self.model.prompt(&own.messages).context(at)
         });
         let ids = ids.collect::<Result<Vec<_>>>()?;
-        let own: Vec<Prompt> = ids
+        let own: Vec<(Prompt, Images)> = ids
             .iter()
             .zip(&prompts)
-            .map(|(ids, (number, _))| Prompt { ids, number: *number })
+            .map(|(ids, (number, _))| (Prompt { ids, number: *number }, Images::default()))
             .collect();
         let answers = self.model.answers(&own, &self.generation)?;
         let line = |((_, prompt), Answer { text, tokens, finish }): (&Numbered, Answer)| {

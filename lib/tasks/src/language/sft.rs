@@ -1,10 +1,11 @@
 //! The task `sft`: supervised fine-tuning of a decoder on conversations. A sample is a conversation; the loss is the mean
 //! cross entropy of the tokens that count, over the whole update.
 
-use super::batch::{Labelled, batch_of, by_length};
-use super::config::DecoderConfig;
-use super::model::{Decoder, Sequences};
+use super::batch::{Labelled, Layout, by_length};
+use super::config::{Architecture, DecoderConfig};
+use super::model::{Decoder, Inputs, Sequences};
 use super::rope::Rope;
+use super::vision::{VisionConfig, VisionTower};
 use crate::text::{Sets, TextData};
 use data::inputs::InputFile;
 use data::loader::Buckets;
@@ -23,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 use tensor::ops::concat::Concat;
 use tensor::ops::embedding::Embedding;
-use tensor::{Tensor, Var};
+use tensor::{Dtype, Tensor, Var};
 use unix::config::{Violations, within};
 use unix::{Error, Result};
 
@@ -40,50 +41,111 @@ pub(super) const TEMPLATE: &str = "chat template";
 pub struct SftModel {
     /// Decoder.
     pub decoder: DecoderConfig,
-    /// Low-rank adaptation of the decoder, whose own weights are frozen. Null: all weights are trained.
+    /// Vision tower, whose features take the places of image tokens in the decoder. Null: the model reads only text.
+    pub vision: Option<VisionConfig>,
+    /// Low-rank adaptation of decoder and vision tower, whose own weights are frozen. Null: all weights are trained.
     pub lora: Option<Lora>,
     /// Hash of the tokenizer of a pretrained decoder; tokens made with another one are refused. Null: not checked.
     pub tokenizer_hash: Option<String>,
 }
 
+impl SftModel {
+    /// Violations that the schema does not express, by key, but those of `lora`.
+    pub fn violations(&self) -> Violations {
+        let mut violations: Violations = within("decoder", self.decoder.violations()).collect();
+        let Some(vision) = &self.vision else { return violations };
+        violations.extend(within("vision", vision.violations(&self.decoder)));
+        if self.decoder.model_type != Architecture::Qwen3 {
+            let text = "must be qwen3: no other decoder has a vision tower (model.vision)";
+            violations.push(("decoder.model_type".into(), text.into()));
+        }
+        violations
+    }
+}
+
 /// The configuration of the task.
 pub type SftConfig = Config<TextData, SftModel, Empty>;
 
-/// A decoder with what it needs to read conversations.
+/// A decoder with what it needs to read conversations: the layout of tokens, and a vision tower if there may be images.
 #[derive(Clone, Debug)]
 pub struct Language {
     pub(super) decoder: Decoder,
-    pub(super) rope: Rope,
-    /// Id of the padding token.
-    padding: i32,
+    tower: Option<VisionTower>,
+    pub(super) layout: Layout,
+    /// Number of tokens in the vocabulary.
+    pub(super) vocabulary: usize,
+    /// Longest sequence.
+    pub(super) longest: usize,
 }
 
 impl Language {
-    /// Builds the decoder; sequences are padded with the token `padding`.
+    /// Builds the model; sequences are padded with the token `padding`. Parameters have the names that transformers gives them:
+    /// those of the tower begin with `model.visual`, and those of the decoder but the head with `model.language_model`, or with
+    /// `model` if there is no tower. For layer-wise learning-rate decay, the tower has the depth of the token embeddings.
     pub fn new(b: &mut Builder, config: &SftModel, padding: i32) -> Self {
+        let SftModel { decoder: shape, vision, .. } = config;
+        let (tower, decoder) = b.adapted(config.lora.as_ref(), |b| match vision {
+            Some(vision) => {
+                let tower = b.at_depth(shape.num_hidden_layers as u32 + 1, |b| {
+                    b.scope("model.visual", |b| VisionTower::new(b, vision))
+                });
+                (Some(tower), Decoder::within(b, "model.language_model", shape))
+            }
+            None => (None, Decoder::new(b, shape)),
+        });
+        let rope = Rope::new(&shape.rope_parameters, shape.head_size());
         Self {
-            decoder: b.adapted(config.lora.as_ref(), |b| Decoder::new(b, &config.decoder)),
-            rope: Rope::new(&config.decoder.rope_parameters, config.decoder.head_size()),
-            padding,
+            decoder,
+            tower,
+            layout: Layout { rope, padding, vision: vision.clone() },
+            vocabulary: shape.vocab_size,
+            longest: shape.max_position_embeddings,
         }
     }
 
-    /// The batch of these sequences, see [`batch_of`].
-    pub fn batch(&self, sequences: &[Labelled]) -> Batch {
-        batch_of(sequences, self.padding, &self.rope)
+    /// The batch of these sequences, each padded to the length T of the longest one, rounded up to a multiple of 8;
+    /// floating-point tensors in `dtype`, f32, or f64 if the parameters are f64.
+    ///
+    /// Tensors: `ids`, i32 [B, T]; `lengths`, i32 [B]; `angles`, cosines and sines of the positions, [T, D], or [B, T, D] with
+    /// images; `rows`, i32 [L], the positions b·T + t whose next token is a label, in the order of the sequences, and `targets`,
+    /// i32 [L], these labels. L is rounded up in the same way, with targets that the loss ignores. The weight of the batch is
+    /// the number of labels.
+    ///
+    /// Only if there is an image, those of all sequences, in order, padded to the number of patches P of the largest: `patches`,
+    /// [N, P, 3·patch_size²]; `patch_angles`, [N, P, D]; `patch_positions`, i32 [N, P, 4], and `patch_weights`, [N, P, 4], rows
+    /// of the table of learned positions and their weights; `patch_counts`, i32 [N], the numbers of patches; `image_rows`, i32
+    /// [B·T], the row of each token among those of all tokens and, after them, of the features of the images; and
+    /// `image_features`, i32 [B·T], for each token 0, or 1 + its row among these features. Such a batch is variant 1. Dropout of
+    /// the tower (LoRA) draws a mask for each image and not for each sequence.
+    ///
+    /// Errors: 65 when the image tokens of a sequence are not those of its images, or it has images and the model no tower.
+    pub fn batch(&self, sequences: &[Labelled], dtype: Dtype) -> Result<Batch> {
+        self.layout.batch(sequences, dtype)
+    }
+
+    /// What the first layers of the decoder read of a batch.
+    pub(super) fn inputs(&self, forward: &Forward, batch: &Batch) -> Result<Inputs> {
+        let mut inputs = self.decoder.inputs(forward, &Sequences::of(batch, forward)?)?;
+        if let Some(tower) = &self.tower {
+            tower.insert(forward, batch, &mut inputs)?;
+        }
+        Ok(inputs)
+    }
+
+    /// The last hidden states of a batch after their normalization, [B, T, H]; those of padding have no meaning.
+    fn states(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
+        self.decoder.states(forward, &self.inputs(forward, batch)?)
     }
 
     /// The logits of the token that follows each token of a batch, [B, T, V].
     pub fn logits(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
-        let states = self.decoder.forward(forward, &Sequences::of(batch, forward)?)?;
-        self.decoder.logits(forward, &states)
+        self.decoder.logits(forward, &self.states(forward, batch)?)
     }
 
     /// The sum of the cross entropies of the labels of a batch, [1].
     pub fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
         let [rows, targets] = ["rows", "targets"].map(|name| batch.input(forward, name));
-        let states = self.decoder.forward(forward, &Sequences::of(batch, forward)?)?;
-        self.loss_of(forward, &states, &rows?, &targets?)
+        self.loss_of(forward, &self.states(forward, batch)?, &rows?, &targets?)
     }
 
     /// The sum over `rows` of the states [B, T, H] of the cross entropy of `targets`, [1]. The head is applied to no other
@@ -100,8 +162,8 @@ impl Language {
         let mut found = vec![0.0; sequences.len()];
         for which in by_length(&lengths, EVAL_TOKENS) {
             let own: Vec<Labelled> = which.iter().map(|i| sequences[*i]).collect();
-            let batch = self.batch(&own).to_device(forward.device())?;
-            let states = self.decoder.forward(forward, &Sequences::of(&batch, forward)?)?;
+            let batch = self.batch(&own, float_of(forward))?.to_device(forward.device())?;
+            let states = self.states(forward, &batch)?;
             let width = states.shape()[1];
             let mut sums = Vec::new();
             for (b, own) in own.iter().enumerate() {
@@ -118,6 +180,11 @@ impl Language {
         }
         Ok(found)
     }
+}
+
+/// The dtype of the floating-point tensors of a batch for `forward`.
+pub(super) fn float_of(forward: &Forward) -> Dtype {
+    if forward.dtype() == Dtype::F64 { Dtype::F64 } else { Dtype::F32 }
 }
 
 /// Checks that a model can read the tokens in `folder`. Errors: 78.
@@ -194,8 +261,7 @@ impl Define for SftTask {
     type Loss = Empty;
 
     fn violations(config: &SftConfig) -> Violations {
-        let mut violations: Violations =
-            within("model.decoder", config.model.decoder.violations()).collect();
+        let mut violations: Violations = within("model", config.model.violations()).collect();
         violations.extend(Lora::violations(config.model.lora.as_ref(), config));
         violations
     }
@@ -241,7 +307,7 @@ impl Task for SftTask {
             let (set, i) = self.samples[*sample as usize];
             Labelled::of(&self.sets.train[set], i)
         };
-        Ok(self.model.batch(&samples.iter().map(of).collect::<Result<Vec<_>>>()?))
+        self.model.batch(&samples.iter().map(of).collect::<Result<Vec<_>>>()?, Dtype::F32)
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
@@ -265,10 +331,9 @@ impl Task for SftTask {
 
     /// Predicts `logits` of the token that follows each sequence, [vocab_size].
     fn predict(&self, forward: &Forward, batch: &Batch) -> Result<Predictions> {
-        let sequences = Sequences::of(batch, forward)?;
-        let states = self.model.decoder.forward(forward, &sequences)?;
+        let states = self.model.states(forward, batch)?;
         let (width, count) = (states.value().width(), states.value().rows());
-        let lengths = sequences.lengths.value().to_host()?;
+        let lengths = batch.input(forward, "lengths")?.value().to_host()?;
         let tokens = states.shape()[1] as i32;
         let last = |(b, length): (usize, &i32)| b as i32 * tokens + length - 1;
         let rows: Vec<i32> = lengths.read::<i32>().iter().enumerate().map(last).collect();

@@ -3,6 +3,7 @@
 use super::batch::{Labelled, by_length};
 use super::generator::Generator;
 use super::sft::{Language, SftModel, SftTask, TEMPLATE, TOKENIZER, require_fit};
+use super::vision::Images;
 use crate::trained::Opener;
 use data::text::chat::{ChatTokenizer, LossOn, Messages};
 use data::text::{TokenInfo, Tokenizer};
@@ -127,24 +128,29 @@ impl TrainedLanguage {
         }
     }
 
-    /// The answers to prompts, each with the number that its random draws depend on. Prompts of similar length share a
+    /// The answers to prompts with their images, each with the number that its random draws depend on. Prompts of similar length share a
     /// batch; an answer ends at the longest sequence of the model.
-    pub fn answers(&self, prompts: &[Prompt], generation: &Generation) -> Result<Vec<Answer>> {
+    pub fn answers(
+        &self,
+        prompts: &[(Prompt, Images)],
+        generation: &Generation,
+    ) -> Result<Vec<Answer>> {
         let limit = self.config.decoder.max_position_embeddings;
         let mut by_room: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (i, own) in prompts.iter().enumerate() {
+        for (i, (own, _)) in prompts.iter().enumerate() {
             let room = limit.saturating_sub(own.ids.len()).min(generation.max_new_tokens);
             by_room.entry(room).or_default().push(i);
         }
         let mut found = vec![None; prompts.len()];
         for (room, own) in by_room {
             let generation = Generation { max_new_tokens: room, ..generation.clone() };
-            let lengths: Vec<usize> = own.iter().map(|i| prompts[*i].ids.len() + room).collect();
+            let lengths: Vec<usize> = own.iter().map(|i| prompts[*i].0.ids.len() + room).collect();
             for which in by_length(&lengths, BATCH_TOKENS) {
                 let which: Vec<usize> = which.into_iter().map(|at| own[at]).collect();
-                let batch: Vec<Prompt> = which.iter().map(|i| prompts[*i]).collect();
+                let (batch, images): (Vec<Prompt>, Vec<Images>) =
+                    which.iter().map(|i| prompts[*i]).unzip();
                 let generated = self.trained.run(|forward, model| {
-                    let generator = Generator::new(forward, &model.decoder, &self.config.decoder);
+                    let generator = Generator::new(forward, model).with_images(&images);
                     generate(&generator, &batch, &generation)
                 });
                 for (i, own) in which.iter().zip(generated?) {

@@ -1,22 +1,21 @@
-//! The configuration of a model of images and text, with the keys of transformers' config.json.
+//! The configuration of a vision tower, and the config.json of a model of images and text.
 
-use super::positions::Grid;
 use crate::common::transformers::{
-    MAX_ROWS, UNSUPPORTED, WITHOUT_EFFECT, config_of, model_type, require_nf4,
+    MAX_ROWS, UNSUPPORTED, VISION_LANGUAGE, WITHOUT_EFFECT, require_nf4,
 };
-use crate::language::{Architecture, DecoderConfig, OF_DECODERS, get, need};
+use crate::language::config::{Architecture, DecoderConfig, OF_DECODERS, get, need};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use unix::config::{Violations, within};
+use unix::config::Violations;
 use unix::foreign_keys::{Key, Keys, check};
 use unix::{Error, Result};
 
-/// The values of `model_type` for the whole model, its text model and its vision tower.
-const KINDS: [&str; 3] = ["qwen3_vl", "qwen3_vl_text", "qwen3_vl_vision"];
+/// The values of `model_type` for the text model and the vision tower.
+const KINDS: [&str; 2] = ["qwen3_vl_text", "qwen3_vl_vision"];
 
-/// The shape of a vision tower, with the names of transformers' `vision_config`.
+/// The shape of a vision tower, with the names of transformers' `vision_config`, and how a decoder reads its features.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VisionConfig {
@@ -34,7 +33,7 @@ pub struct VisionConfig {
     pub temporal_patch_size: usize,
     /// Patches along each side of the square that becomes one token.
     pub spatial_merge_size: usize,
-    /// Features of a token; those of the decoder.
+    /// Features of a token; must be hidden_size of the decoder.
     pub out_hidden_size: usize,
     /// Rows of the table of learned positions, a square number.
     pub num_position_embeddings: usize,
@@ -42,6 +41,11 @@ pub struct VisionConfig {
     pub deepstack_visual_indexes: Vec<usize>,
     /// Standard deviation of initial weights.
     pub initializer_range: f64,
+    /// Frequencies of a head of the decoder whose angles are those of time, height and width; their sum must be half the head
+    /// size.
+    pub mrope_section: [usize; 3],
+    /// The token that stands for each token of an image.
+    pub image_token_id: usize,
 }
 
 impl Default for VisionConfig {
@@ -59,6 +63,8 @@ impl Default for VisionConfig {
             num_position_embeddings: 2304,
             deepstack_visual_indexes: vec![5, 11, 17],
             initializer_range: 0.02,
+            mrope_section: [24, 20, 20],
+            image_token_id: 151_655,
         }
     }
 }
@@ -74,18 +80,13 @@ impl VisionConfig {
         3 * self.patch_size * self.patch_size
     }
 
-    /// Number of tokens of an image with this grid of patches.
-    pub fn tokens(&self, grid: Grid) -> usize {
-        grid.rows * grid.columns / (self.spatial_merge_size * self.spatial_merge_size)
-    }
-
     /// Positions along each side of the table of learned positions.
     pub(super) fn positions_per_side(&self) -> usize {
         self.num_position_embeddings.isqrt()
     }
 
-    /// Violations that the schema does not express, by key.
-    pub fn violations(&self) -> Violations {
+    /// Violations that the schema does not express, by key, of a tower before `decoder`.
+    pub fn violations(&self, decoder: &DecoderConfig) -> Violations {
         let mut violations = Violations::new();
         let mut say = |key: &str, text: String| violations.push((key.into(), text));
         let sizes = [
@@ -123,15 +124,40 @@ impl VisionConfig {
             let text = format!("must be ascending numbers of blocks, less than {}", self.depth);
             say("deepstack_visual_indexes", text);
         }
+        let (numbers, layers) = (after.len(), decoder.num_hidden_layers);
+        if numbers > layers {
+            let text = format!("has {numbers} numbers, but the decoder has {layers} layers");
+            say("deepstack_visual_indexes", text);
+        }
         let range = self.initializer_range;
         if !(range.is_finite() && range > 0.0) {
             say("initializer_range", format!("must be a positive number, not {range}"));
+        }
+        let (own, width) = (self.out_hidden_size, decoder.hidden_size);
+        if own != width {
+            let text = format!("must be hidden_size of the decoder, {width}, not {own}");
+            say("out_hidden_size", text);
+        }
+        let half = decoder.head_size() / 2;
+        let sum = self.mrope_section.iter().try_fold(0_usize, |sum, n| sum.checked_add(*n));
+        if sum != Some(half) {
+            let text = format!("must be three numbers whose sum is {half}, half the head size");
+            say("mrope_section", text);
+        }
+        if self.image_token_id >= decoder.vocab_size {
+            let text =
+                format!("must be less than vocab_size of the decoder, {}", decoder.vocab_size);
+            say("image_token_id", text);
         }
         violations
     }
 
     /// The configuration in the `keys` of `vision_config`. Errors: a key that is missing or has another type.
-    fn of(keys: &Map<String, Value>) -> Result<Self, String> {
+    fn of(
+        keys: &Map<String, Value>,
+        mrope_section: [usize; 3],
+        image_token_id: usize,
+    ) -> Result<Self, String> {
         Ok(Self {
             depth: need(keys, "depth")?,
             hidden_size: need(keys, "hidden_size")?,
@@ -144,90 +170,46 @@ impl VisionConfig {
             num_position_embeddings: need(keys, "num_position_embeddings")?,
             deepstack_visual_indexes: need(keys, "deepstack_visual_indexes")?,
             initializer_range: get(keys, "initializer_range")?.unwrap_or(0.02),
+            mrope_section,
+            image_token_id,
         })
     }
 }
 
-/// The shape of a model of images and text.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VisionLanguageConfig {
-    /// The decoder.
-    pub decoder: DecoderConfig,
-    /// The vision tower.
-    pub vision: VisionConfig,
-    /// Frequencies of a head whose angles are those of time, height and width; their sum is half the head size.
-    pub mrope_section: [usize; 3],
-    /// The token that stands for each token of an image.
-    pub image_token_id: usize,
-}
-
-impl VisionLanguageConfig {
-    /// Violations by key.
-    pub fn violations(&self) -> Violations {
-        let mut violations: Violations = within("decoder", self.decoder.violations()).collect();
-        violations.extend(within("vision", self.vision.violations()));
-        let mut say = |key: &str, text: String| violations.push((key.into(), text));
-        let half = self.decoder.head_size() / 2;
-        let sections = self.mrope_section;
-        if sections.iter().try_fold(0_usize, |sum, n| sum.checked_add(*n)) != Some(half) {
-            let text = format!("must be three numbers whose sum is {half}, half the head size");
-            say("mrope_section", text);
+/// The decoder and the vision tower in the `keys` of the config.json at `path`. Keys by which sizes of models differ are required,
+/// because their defaults differ between versions of transformers.
+///
+/// Errors: 65 when it lacks a key, or has settings that are not supported.
+pub(in crate::language) fn parts(
+    path: &Path,
+    keys: &Map<String, Value>,
+) -> Result<(DecoderConfig, VisionConfig)> {
+    let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
+    check(path, keys, &[OF_WHOLE, UNSUPPORTED, WITHOUT_EFFECT].concat())?;
+    require_nf4(keys).map_err(bad)?;
+    let part = |key: &str, kind: &str, own: &Keys| -> Result<Map<String, Value>> {
+        let part: Map<String, Value> = need(keys, key).map_err(bad)?;
+        // The published files give the tower the type of the whole model.
+        let is_known = |given: &Value| *given == kind || *given == VISION_LANGUAGE;
+        if part.get("model_type").is_some_and(|given| !is_known(given)) {
+            return Err(bad(format!("{key}.model_type: only {kind} is supported")));
         }
-        let (of_tower, width) = (self.vision.out_hidden_size, self.decoder.hidden_size);
-        if of_tower != width {
-            let text = format!("must be hidden_size of the decoder, {width}, not {of_tower}");
-            say("vision.out_hidden_size", text);
-        }
-        let (after, layers) =
-            (self.vision.deepstack_visual_indexes.len(), self.decoder.num_hidden_layers);
-        if after > layers {
-            let text = format!("has {after} numbers, but the decoder has {layers} layers");
-            say("vision.deepstack_visual_indexes", text);
-        }
-        if self.image_token_id >= self.decoder.vocab_size {
-            let text = format!("must be less than vocab_size, {}", self.decoder.vocab_size);
-            say("image_token_id", text);
-        }
-        violations
-    }
-
-    /// Reads config.json in `folder`, a folder of transformers. Keys by which sizes of models differ are required, because
-    /// their defaults differ between versions of transformers.
-    ///
-    /// Errors: 66 when it is missing; 65 when it is damaged, lacks a key, or has settings that are not supported.
-    pub fn read(folder: &Path) -> Result<Self> {
-        let (path, keys) = config_of(folder)?;
-        let bad = |what: String| Error::data(format!("{}: {what}", path.display()));
-        model_type(&path, &keys, &KINDS[..1])?;
-        check(&path, &keys, &[OF_WHOLE, UNSUPPORTED, WITHOUT_EFFECT].concat())?;
-        require_nf4(&keys).map_err(&bad)?;
-        let part = |key: &str, kind: &str, own: &Keys| -> Result<Map<String, Value>> {
-            let part: Map<String, Value> = need(&keys, key).map_err(&bad)?;
-            if part.get("model_type").is_some_and(|given| given != kind) {
-                return Err(bad(format!("{key}.model_type: only {kind} is supported")));
-            }
-            check(&path, &part, &[own, UNSUPPORTED, WITHOUT_EFFECT].concat())?;
-            Ok(part)
-        };
-        let mut text = part("text_config", KINDS[1], &[OF_DECODERS, OF_TEXT].concat())?;
-        let vision = part("vision_config", KINDS[2], OF_VISION)?;
-        let in_part = |part: &'static str| move |what: String| bad(format!("{part}.{what}"));
-        let mrope_section = sections(&mut text).map_err(in_part("text_config"))?;
-        // The whole model decides.
-        let tied = keys.get("tie_word_embeddings").cloned().unwrap_or(json!(false));
-        text.insert("tie_word_embeddings".into(), tied);
-        let config = Self {
-            decoder: DecoderConfig::of(&text, Architecture::Qwen3)
-                .map_err(in_part("text_config"))?,
-            vision: VisionConfig::of(&vision).map_err(in_part("vision_config"))?,
-            mrope_section,
-            image_token_id: need(&keys, "image_token_id").map_err(&bad)?,
-        };
-        match config.violations().into_iter().next() {
-            Some((key, text)) => Err(bad(format!("{key}: {text}"))),
-            None => Ok(config),
-        }
-    }
+        check(path, &part, &[own, UNSUPPORTED, WITHOUT_EFFECT].concat())?;
+        Ok(part)
+    };
+    let mut text = part("text_config", KINDS[0], &[OF_DECODERS, OF_TEXT].concat())?;
+    let tower = part("vision_config", KINDS[1], OF_VISION)?;
+    let in_part = |part: &'static str| move |what: String| bad(format!("{part}.{what}"));
+    let sections = sections(&mut text).map_err(in_part("text_config"))?;
+    // The whole model decides.
+    let tied = keys.get("tie_word_embeddings").cloned().unwrap_or(json!(false));
+    text.insert("tie_word_embeddings".into(), tied);
+    let image_token = need(keys, "image_token_id").map_err(bad)?;
+    let of_tower = VisionConfig::of(&tower, sections, image_token);
+    Ok((
+        DecoderConfig::of(&text, Architecture::Qwen3).map_err(in_part("text_config"))?,
+        of_tower.map_err(in_part("vision_config"))?,
+    ))
 }
 
 /// Takes `mrope_section` out of the parameters of the rotary embedding. Errors: it is missing, or its sections are not

@@ -4,13 +4,16 @@
 //! Parameters have the names that transformers gives them: `model.visual.blocks.0.attn.qkv.weight` and so on.
 
 use super::config::VisionConfig;
+use crate::language::model::Inputs;
 use learn::forward::Forward;
 use learn::nn::{LayerNorm, Linear};
 use learn::params::{Builder, Init, ParamId};
+use learn::task::Batch;
 use tensor::Var;
 use tensor::ops::activation::Activation;
 use tensor::ops::attention::{Attention, Layout, Mask};
 use tensor::ops::binary::Binary;
+use tensor::ops::concat::Concat;
 use tensor::ops::embedding::Embedding;
 use tensor::ops::linear;
 use tensor::ops::narrow::Narrow;
@@ -22,29 +25,29 @@ use unix::Result;
 const EPSILON: f64 = 1e-6;
 
 /// Images, padded to the number of patches P of the largest.
-#[derive(Clone, Debug)]
-pub struct Patches {
+struct Patches {
     /// Values of each patch, colour by colour and row by row, [N, P, 3·size²].
-    pub values: Var,
+    values: Var,
     /// Cosines and sines of the angles of each patch, [N, P, D].
-    pub angles: Var,
+    angles: Var,
     /// Rows of the table of learned positions around each patch, i32 [N, P, 4].
-    pub rows: Var,
+    rows: Var,
     /// Their weights, [N, P, 4].
-    pub weights: Var,
+    weights: Var,
     /// Number of patches of each image, i32 [N].
-    pub counts: Var,
+    counts: Var,
 }
 
 /// What a tower makes of images: for each token features [N·P/merge², H], and as many for each layer of the decoder that has
 /// some of its own.
-pub(super) struct Features {
-    pub(super) tokens: Var,
-    pub(super) after_layers: Vec<Var>,
+struct Features {
+    tokens: Var,
+    after_layers: Vec<Var>,
 }
 
+/// A vision tower.
 #[derive(Clone, Debug)]
-pub(super) struct VisionTower {
+pub(in crate::language) struct VisionTower {
     patch_weight: ParamId,
     patch_bias: ParamId,
     positions: ParamId,
@@ -57,7 +60,7 @@ pub(super) struct VisionTower {
 
 impl VisionTower {
     /// Builds the tower.
-    pub(super) fn new(b: &mut Builder, config: &VisionConfig) -> Self {
+    pub(in crate::language) fn new(b: &mut Builder, config: &VisionConfig) -> Self {
         let (width, size, frames) =
             (config.hidden_size, config.patch_size, config.temporal_patch_size);
         let init = Init::Normal(config.initializer_range);
@@ -82,8 +85,44 @@ impl VisionTower {
         Self { patch_weight, patch_bias, positions, blocks, merger, taken, frames }
     }
 
+    /// Puts the features of the images of a batch in the places of their tokens, and adds what follows the first layers. Without
+    /// an image, inputs stay as they are.
+    pub(in crate::language) fn insert(
+        &self,
+        forward: &Forward,
+        batch: &Batch,
+        inputs: &mut Inputs,
+    ) -> Result<()> {
+        if !batch.names().any(|name| name == "patches") {
+            return Ok(());
+        }
+        let of = |name: &str| batch.input(forward, name);
+        let patches = Patches {
+            values: forward.to_compute_dtype(&of("patches")?)?,
+            angles: of("patch_angles")?,
+            rows: of("patch_positions")?,
+            weights: forward.to_compute_dtype(&of("patch_weights")?)?,
+            counts: of("patch_counts")?,
+        };
+        let (rows, features) = (of("image_rows")?, of("image_features")?);
+        let found = self.forward(forward, &patches)?;
+        let x = &inputs.x;
+        let (shape, width) = (x.shape().to_vec(), x.value().width());
+        // Takes rows of two matrices.
+        let take = |first: &Var, second: &Var, rows: &Var| -> Result<Var> {
+            let both = forward.apply(Concat { axis: 0 }, &[first, second])?;
+            Ok(forward.apply(Embedding, &[&both, rows])?.reshape(&shape))
+        };
+        let zeros = forward.full(&[1, width], 0.0)?;
+        let zeros = forward.to_compute_dtype(&zeros)?;
+        let after = found.after_layers.iter().map(|own| take(&zeros, own, &features));
+        inputs.after = after.collect::<Result<_>>()?;
+        inputs.x = take(&x.reshape(&[x.value().rows(), width]), &found.tokens, &rows)?;
+        Ok(())
+    }
+
     /// The features of images. Those of padding have no meaning.
-    pub(super) fn forward(&self, forward: &Forward, images: &Patches) -> Result<Features> {
+    fn forward(&self, forward: &Forward, images: &Patches) -> Result<Features> {
         let mut x = self.embedded(forward, images)?;
         let mut after_layers = Vec::new();
         for (number, block) in self.blocks.iter().enumerate() {
@@ -108,7 +147,7 @@ impl VisionTower {
         let op = linear::Linear { bias: true, activation: Activation::Identity };
         let x = forward.apply(op, &[&images.values, &weight, forward.get(self.patch_bias)])?;
         let [n, p] = [0, 1].map(|axis| images.rows.shape()[axis]);
-        let around = forward.apply(Embedding, &[forward.get(self.positions), &images.rows])?;
+        let around = forward.embedding(self.positions, &images.rows)?;
         let weights = images.weights.reshape(&[n, p, 4, 1]);
         let around = forward.apply(Binary::Multiply, &[&around, &weights])?;
         let positions = forward.apply(Reduce::Sum(2), &[&around])?.reshape(&[n, p, width]);

@@ -85,33 +85,52 @@ pub struct Placed {
 /// `image_token` is an image, whose tokens share the time and have the height and width of their place; the text after it begins
 /// beyond the largest of them.
 ///
-/// Returns None if the runs are not the images with these `grids`.
-pub fn place(ids: &[i32], image_token: i32, grids: &[Grid], merge: usize) -> Option<Placed> {
-    let (mut positions, mut next) = (Vec::with_capacity(ids.len()), 0);
-    let mut grids = grids.iter();
+/// Errors: how the image tokens differ from those of images with these `grids`, of which `merge`² patches become one token.
+pub fn place(
+    ids: &[i32],
+    image_token: i32,
+    grids: &[Grid],
+    merge: usize,
+) -> Result<Placed, String> {
+    let (mut positions, mut next, mut images) = (Vec::with_capacity(ids.len()), 0, 0);
     while positions.len() < ids.len() {
-        if ids[positions.len()] != image_token {
+        let at = positions.len();
+        if ids[at] != image_token {
             positions.push([next; 3]);
             next += 1;
             continue;
         }
-        let grid = grids.next()?;
-        let (rows, columns) = (grid.rows / merge, grid.columns / merge);
-        let own = ids[positions.len()..].iter().take_while(|id| **id == image_token);
-        if own.take(rows * columns).count() < rows * columns || rows * columns == 0 {
-            return None;
+        let Some(&Grid { rows, columns }) = grids.get(images) else {
+            return Err(format!("token {at} is one of an image, but there are {images} images"));
+        };
+        if rows % merge > 0 || columns % merge > 0 || rows == 0 || columns == 0 {
+            return Err(format!(
+                "image {images} has {rows} x {columns} patches, which are not squares of {merge} x {merge}"
+            ));
+        }
+        let (rows, columns) = (rows / merge, columns / merge);
+        let tokens = ids[at..].iter().take_while(|id| **id == image_token).count();
+        // A run may be that of several images.
+        if rows.checked_mul(columns).is_none_or(|own| own > tokens) {
+            return Err(format!(
+                "image {images} has {rows} x {columns} tokens, but there are {tokens} image tokens from token {at} on"
+            ));
         }
         let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| [row, column]));
         positions
             .extend(cells.map(|[row, column]| [next, next + row as i32, next + column as i32]));
         next += rows.max(columns) as i32;
+        images += 1;
     }
-    grids.next().is_none().then_some(Placed { positions, next })
+    match images == grids.len() {
+        true => Ok(Placed { positions, next }),
+        false => Err(format!("there are {} images, but the tokens of {images}", grids.len())),
+    }
 }
 
 /// The tensors of images, padded to the patches of the largest: [N, P, D] angles, i32 [N, P, 4] and [N, P, 4] rows of the table
 /// of learned positions and their weights, and i32 [N] the number of patches; floating-point ones in `dtype`.
-pub(super) fn tensors(grids: &[Grid], config: &VisionConfig, dtype: Dtype) -> [Tensor; 4] {
+pub(super) fn of_patches(grids: &[Grid], config: &VisionConfig, dtype: Dtype) -> [Tensor; 4] {
     let most = grids.iter().map(|grid| grid.patches()).max().unwrap_or(0);
     let (mut angles, mut rows, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     for (i, grid) in grids.iter().enumerate() {
@@ -149,9 +168,16 @@ mod tests {
         assert_eq!(on(1), [0, 1, 2, 3, 3, 3, 4, 4, 4, 6, 7, 8]);
         assert_eq!(on(2), [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8]);
         assert_eq!(placed.next, 9);
-        assert_eq!(place(&ids, 9, &[], 2), None);
-        assert_eq!(place(&ids, 9, &[grid, grid], 2), None);
-        assert_eq!(place(&ids[..8], 9, &[grid], 2), None);
+        let odd = Grid { rows: 3, columns: 8 };
+        for (ids, grids, what) in [
+            (&ids[..], &[][..], "token 3 is one of an image, but there are 0 images"),
+            (&ids, &[grid, grid], "there are 2 images, but the tokens of 1"),
+            (&ids[..8], &[grid], "2 x 3 tokens, but there are 5 image tokens from token 3 on"),
+            (&ids, &[odd], "image 0 has 3 x 8 patches, which are not squares of 2 x 2"),
+        ] {
+            let error = place(ids, 9, grids, 2).unwrap_err();
+            assert!(error.contains(what), "{error}");
+        }
         // Two images without text between them.
         let two = place(
             &[9, 9, 9, 1],
