@@ -33,9 +33,10 @@ pub(crate) fn contents<'a>(
         let module = name.strip_suffix(".weight").unwrap_or_default();
         !lora.targets_of(module).is_empty() && !adapted.contains(&module)
     });
-    let targets = match is_ambiguous {
-        true => Targets::Names(adapted.into_iter().map(String::from).collect()),
-        false => lora.targets.clone(),
+    let targets = match &lora.targets {
+        Targets::Names(_) if !is_ambiguous => lora.targets.clone(),
+        // PEFT fails on any other module that an expression matches, such as an activation.
+        _ => Targets::Names(adapted.into_iter().map(String::from).collect()),
     };
     let config = peft::config(lora, &targets, task, &base(parts)?, saved);
     let prefixed = |name: &String| format!("{}{name}", peft::PREFIX);
