@@ -5,18 +5,23 @@
 //! equal. With LoRA merged, x Wᵀ + s·(x Aᵀ) Bᵀ becomes x (W + s·B A)ᵀ, whose weights and sums are rounded to f32 elsewhere:
 //! a sum of k terms has a relative error of about √k·u (Higham and Mary 2019, "A new approach to probabilistic rounding error
 //! analysis"), where u = 2⁻²⁴, in either form, and the errors of the 2 L blocks and of the head add up along the residual
-//! stream. The tolerance is therefore 2·(2 L + 1)·√k·u times the largest logit, with the largest k of the model.
+//! stream. The tolerance is therefore 2·(2 L + 1)·√k·u times the largest logit, with the largest k of the model. The blocks of a
+//! vision tower count as others, and its merger as one more.
+
+mod config;
 
 use super::batch::Labelled;
-use super::config::{Architecture, DecoderConfig};
+use super::config::Architecture;
 use super::pretrained;
 use super::sft::{Language, SftModel};
 use super::trained::TrainedLanguage;
+use super::vision::{Grid, Images};
 use crate::common::transformers::export::{
     Comparison, Contents, ExportRequest, Exported, Format, text, tokenizer_config, tokens_of,
 };
 use crate::common::transformers::{Pretrained, adapter};
 use crate::trained::Opener;
+use config::{Ids, config_of};
 use data::text::{TokenInfo, TokenSet};
 use learn::adapt::{merged, peft};
 use learn::foreign;
@@ -24,7 +29,7 @@ use learn::forward::Forward;
 use learn::init::InitFrom;
 use learn::params::{Builder, ParamSet, Storage};
 use learn::trained::Parts;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::path::Path;
 use tensor::{Device, Dtype, Tape};
 use unix::{Context, Error, Exit, Result, note, warn};
@@ -46,7 +51,7 @@ pub(crate) fn export(request: &ExportRequest, parts: Parts, to: &Path) -> Result
     let opener = Opener { weights: request.weights, device: Device::Cpu, with: Vec::new() };
     let own = TrainedLanguage::restore(&parts, &opener, info, &folder)?;
     let config = own.config().clone();
-    let sample = sample(&set)?;
+    let sample = sample(&set, &config)?;
     let expected = logits(&own.trained.model, &own.trained.params, &sample)?;
     let params = &own.trained.params;
     let exact = request.format == Format::Adapter || config.lora.is_none();
@@ -90,30 +95,57 @@ pub(crate) fn export(request: &ExportRequest, parts: Parts, to: &Path) -> Result
         {
             tensor.write::<f32>().iter_mut().take(1).for_each(|x| *x = -*x);
         }
-        let tolerance =
-            |largest: f64| if exact { 0.0 } else { rounding(&config.decoder) * largest };
+        let tolerance = |largest: f64| if exact { 0.0 } else { rounding(&config) * largest };
         compared(&expected, &logits(&model, &params, &sample)?, tolerance)
-            .map(|found| Comparison { tokens: sample.iter().map(Vec::len).sum(), ..found })
+            .map(|found| Comparison {
+                tokens: sample.iter().map(|own| own.ids.len()).sum(),
+                ..found
+            })
             .context(|| format!("{} is not written", to.display()))
     })?;
     Ok(Exported { bytes, compared: Some(compared) })
 }
 
-/// The first tokens of the first conversations of a split.
-fn sample(set: &TokenSet) -> Result<Vec<Vec<i32>>> {
+/// A sequence of the sample, with its images.
+#[derive(Default)]
+struct Sequence {
+    ids: Vec<i32>,
+    grids: Vec<Grid>,
+    values: Vec<f32>,
+}
+
+/// The first tokens of the first conversations of a split but those of images, whose runs may be cut; and, for a vision tower, an
+/// image of two tokens.
+fn sample(set: &TokenSet, config: &SftModel) -> Result<Vec<Sequence>> {
+    let image_token = config.vision.as_ref().map(|own| own.image_token_id as i32);
     let first = |i| {
-        let ids = set.checked(i)?.ids;
-        Ok(ids[..ids.len().min(SAMPLE_TOKENS)].to_vec())
+        let texts = set.checked(i)?.ids.iter().filter(|id| Some(**id) != image_token);
+        Ok(Sequence { ids: texts.take(SAMPLE_TOKENS).copied().collect(), ..Sequence::default() })
     };
-    (0..set.len().min(SAMPLE)).map(first).collect()
+    let mut all = (0..set.len().min(SAMPLE)).map(first).collect::<Result<Vec<_>>>()?;
+    if let Some(vision) = &config.vision {
+        let side = vision.spatial_merge_size;
+        let grid = Grid { rows: side, columns: 2 * side };
+        let image = [vision.image_token_id as i32; 2];
+        // Pixels from -1 to 1.
+        let values = (0..grid.patches() * vision.patch_values()).map(|i| (i as f32).sin());
+        let text = all.first().and_then(|own| own.ids.first()).copied();
+        all.push(Sequence {
+            ids: text.into_iter().chain(image).chain(text).collect(),
+            grids: vec![grid],
+            values: values.collect(),
+        });
+    }
+    Ok(all)
 }
 
 /// The logits at all tokens of the sample.
-fn logits(model: &Language, params: &ParamSet, sample: &[Vec<i32>]) -> Result<Vec<Vec<f32>>> {
+fn logits(model: &Language, params: &ParamSet, sample: &[Sequence]) -> Result<Vec<Vec<f32>>> {
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, params);
-    let of = |ids: &Vec<i32>| {
-        let batch = model.batch(&[Labelled { ids, ..Labelled::default() }], Dtype::F32)?;
+    let of = |Sequence { ids, grids, values }: &Sequence| {
+        let own = Labelled { ids, counted: &[], images: Images { grids, values } };
+        let batch = model.batch(&[own], Dtype::F32)?;
         let found = forward.to_param_dtype(&model.logits(&forward, &batch)?)?;
         let found = found.value().to_host()?.to_dtype(Dtype::F32);
         Ok(found.read::<f32>()[..ids.len() * found.width()].to_vec())
@@ -159,10 +191,16 @@ fn with_adapter(
 }
 
 /// The difference between logits that rounding explains, as a fraction of the largest logit; see the top of this file.
-fn rounding(config: &DecoderConfig) -> f64 {
-    let heads = config.num_attention_heads * config.head_size();
-    let terms = heads.max(config.hidden_size).max(config.intermediate_size);
-    let sums = 2 * config.num_hidden_layers + 1;
+fn rounding(config: &SftModel) -> f64 {
+    let decoder = &config.decoder;
+    let heads = decoder.num_attention_heads * decoder.head_size();
+    let mut terms = heads.max(decoder.hidden_size).max(decoder.intermediate_size);
+    let mut sums = 2 * decoder.num_hidden_layers + 1;
+    if let Some(vision) = &config.vision {
+        let square = vision.hidden_size * vision.spatial_merge_size * vision.spatial_merge_size;
+        terms = terms.max(vision.intermediate_size).max(square);
+        sums += 2 * vision.depth + 2;
+    }
     2.0 * sums as f64 * (terms as f64).sqrt() * 2f64.powi(-24)
 }
 
@@ -210,7 +248,8 @@ fn files(own: &TrainedLanguage, folder: &Path) -> Result<Vec<(&'static str, Stri
             folder.display()
         )));
     };
-    let ids = Ids { bos: special.bos, stops: &own.stops, padding: special.padding };
+    let (bos, padding) = (special.bos, special.padding);
+    let ids = Ids { bos, stops: &own.stops, padding, images: config::image_tokens(tokenizer)? };
     let names = [
         ("bos_token", special.bos),
         ("eos_token", Some(eos)),
@@ -234,79 +273,12 @@ fn files(own: &TrainedLanguage, folder: &Path) -> Result<Vec<(&'static str, Stri
         }
     }
     Ok(vec![
-        ("config.json", text(&config_of(&own.config().decoder, &ids))?),
+        ("config.json", text(&config_of(own.config(), &ids))?),
         ("generation_config.json", text(&ids.keys().into())?),
         ("tokenizer.json", tokenizer.json().to_string()),
         ("tokenizer_config.json", text(&of_tokenizer)?),
         ("chat_template.jinja", own.chat.template.source().to_string()),
     ])
-}
-
-/// The special tokens that transformers needs to generate.
-struct Ids<'a> {
-    bos: Option<i32>,
-    stops: &'a [i32],
-    padding: i32,
-}
-
-impl Ids<'_> {
-    /// The keys of generation_config.json, which config.json has, too.
-    fn keys(&self) -> Map<String, Value> {
-        let ends = match self.stops {
-            [one] => json!(one),
-            several => json!(several),
-        };
-        Map::from_iter([
-            ("bos_token_id".to_string(), json!(self.bos)),
-            ("eos_token_id".into(), ends),
-            ("pad_token_id".into(), json!(self.padding)),
-        ])
-    }
-}
-
-/// The content of config.json, as transformers 5 writes it.
-fn config_of(config: &DecoderConfig, ids: &Ids) -> Value {
-    let kind = config.model_type;
-    let name = match kind {
-        Architecture::Qwen3 => "Qwen3ForCausalLM",
-        Architecture::Qwen2 => "Qwen2ForCausalLM",
-        Architecture::Llama => "LlamaForCausalLM",
-    };
-    let mut all = Map::from_iter([
-        ("architectures".to_string(), json!([name])),
-        ("dtype".into(), json!("float32")),
-        ("hidden_act".into(), json!("silu")),
-        ("use_cache".into(), json!(true)),
-    ]);
-    all.extend(ids.keys());
-    // The keys of the configuration are those of config.json, but some exist only in some kinds of models.
-    let own = serde_json::to_value(config).unwrap_or_default();
-    let has = |key: &str| match key {
-        "attention_bias" => kind != Architecture::Qwen2,
-        "mlp_bias" => kind == Architecture::Llama,
-        _ => true,
-    };
-    all.extend(without_nulls(own).into_iter().filter(|(key, _)| has(key)));
-    all.insert("num_key_value_heads".into(), config.kv_heads().into());
-    if kind != Architecture::Llama {
-        let types = vec!["full_attention"; config.num_hidden_layers];
-        all.insert("layer_types".into(), json!(types));
-        all.insert("use_sliding_window".into(), json!(false));
-    }
-    if kind == Architecture::Qwen3 {
-        all.insert("head_dim".into(), config.head_size().into());
-    }
-    if let Some(rope) = all.get_mut("rope_parameters") {
-        *rope = without_nulls(rope.take()).into();
-    }
-    all.into()
-}
-
-/// The keys of an object whose values are not null.
-fn without_nulls(object: Value) -> Map<String, Value> {
-    let Value::Object(mut keys) = object else { return Map::new() };
-    keys.retain(|_, value| !value.is_null());
-    keys
 }
 
 #[cfg(test)]
@@ -328,43 +300,5 @@ mod tests {
             assert!(error.to_string().contains("rounding explains 4.0e-4"), "{error}");
         }
         assert_eq!(found(&own[..1], 1.0).unwrap_err().exit, Exit::Bug);
-    }
-
-    /// config.json of each kind is read as what was written.
-    #[test]
-    fn configurations_are_read_back() {
-        use crate::language::RopeParameters;
-        let folder = tempfile::tempdir().unwrap();
-        let ids = Ids { bos: None, stops: &[7, 3], padding: 7 };
-        let yarn = RopeParameters::Yarn {
-            rope_theta: 1e5,
-            factor: 2.5,
-            original_max_position_embeddings: 64,
-            attention_factor: None,
-            beta_fast: 32.0,
-            beta_slow: 1.0,
-            mscale: None,
-            mscale_all_dim: None,
-            truncate: true,
-        };
-        for model_type in [Architecture::Qwen3, Architecture::Qwen2, Architecture::Llama] {
-            for (rope_parameters, tied) in
-                [(RopeParameters::Default { rope_theta: 1e4 }, true), (yarn.clone(), false)]
-            {
-                let config = DecoderConfig {
-                    model_type,
-                    rope_parameters,
-                    tie_word_embeddings: tied,
-                    attention_bias: !tied && model_type != Architecture::Qwen2,
-                    mlp_bias: !tied && model_type == Architecture::Llama,
-                    attention_dropout: 0.125,
-                    ..DecoderConfig::default()
-                };
-                let written = config_of(&config, &ids);
-                assert_eq!(written["eos_token_id"], json!([7, 3]));
-                std::fs::write(folder.path().join("config.json"), text(&written).unwrap()).unwrap();
-                assert_eq!(SftModel::read(folder.path()).unwrap().decoder, config);
-            }
-        }
     }
 }
