@@ -146,6 +146,7 @@ interop: deps $(INTEROP)/requirements.txt
 	"$(INTEROP)/bin/python" tests/interop/text_settings.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/quantised.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/decoders.py "$(BIN)"
+	"$(INTEROP)/bin/python" tests/interop/vision_language.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/sentences.py "$(BIN)"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt

@@ -111,8 +111,8 @@ enum Command {
     /// Quantize the model in a folder of transformers to 4 bits
     ///
     /// Weights of the linear layers in numbered blocks become NF4 with double quantization, as bitsandbytes stores them;
-    /// embeddings, norms, pooler and heads, such as lm_head, stay as they are. transformers loads the folder, and ckpt
-    /// config reads it for fine-tuning with LoRA.
+    /// embeddings, norms, pooler, mergers of images and heads, such as lm_head, stay as they are. transformers loads the
+    /// folder, and ckpt config reads it for fine-tuning with LoRA.
     Quantize(exchange::QuantizeArgs),
 }
 

@@ -128,8 +128,10 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
 fn is_block_layer(entry: &TensorEntry) -> bool {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let Some(module) = entry.name.strip_suffix(".weight") else { return false };
-    let is_table = ["embed", "relative", "position"].iter().any(|part| module.contains(part));
-    entry.shape.len() == 2 && module.split('.').any(is_number) && !is_table
+    // Tables, and what makes tokens of patches after some blocks of a vision tower.
+    let is_other =
+        ["embed", "relative", "position", "merger"].iter().any(|part| module.contains(part));
+    entry.shape.len() == 2 && module.split('.').any(is_number) && !is_other
 }
 
 /// The files of a folder other than config.json and weights.
