@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io;
 use std::path::{Path, PathBuf};
+use unix::publish::hash_file;
 use unix::{Error, Result};
 
 /// Messages that an assistant is to answer.
@@ -40,7 +41,6 @@ impl NewPrompts {
     /// Opens a file, an image or a folder of images; `-` is stdin. Errors: 2 for a table or a JSON document, which have no prompt on each line; 66; 74.
     pub fn open(path: &Path) -> Result<Self> {
         if path.is_dir() || is_image(path) {
-            let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) };
             let all = match (path.is_dir(), path.file_name()) {
                 (false, Some(name)) => vec![PathBuf::from(name)],
                 _ => images(path)?,
@@ -50,7 +50,7 @@ impl NewPrompts {
                 return Err(Error::open(path, what));
             }
             let source = Source::Images(all.into_iter().enumerate());
-            return Ok(Self { source, folder: folder.into() });
+            return Ok(Self { source, folder: Self::folder_of(path).into() });
         }
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         if let "csv" | "tsv" | "json" = ending {
@@ -64,13 +64,28 @@ impl NewPrompts {
             false => HashedFile::open(path)?,
         };
         let lines = Box::new(LineReader::new(path, file));
-        let folder = path.parent().unwrap_or(Path::new("")).into();
-        Ok(Self { source: Source::Lines(lines, matches!(ending, "jsonl" | "ndjson")), folder })
+        let source = Source::Lines(lines, matches!(ending, "jsonl" | "ndjson"));
+        Ok(Self { source, folder: Self::folder_of(path).into() })
     }
 
-    /// The folder that the paths of images are relative to.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    /// The folder that the paths of images in prompts at `path` are relative to.
+    pub fn folder_of(path: &Path) -> &Path {
+        if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) }
+    }
+
+    /// What identifies the prompts at `path`: the hash of a file, or of the names and sizes of the images in a folder. Errors:
+    /// 66, 74.
+    pub fn identity(path: &Path) -> Result<String> {
+        if !path.is_dir() {
+            return hash_file(path);
+        }
+        let mut hasher = blake3::Hasher::new();
+        for image in images(path)? {
+            let file = path.join(&image);
+            let size = std::fs::metadata(&file).map_err(|cause| Error::open(&file, cause))?.len();
+            hasher.update(format!("{} {size}\n", image.display()).as_bytes());
+        }
+        Ok(hasher.finalize().to_hex().to_string())
     }
 
     /// Reads the next prompt: an object with `messages`, `prompt`, or `image` and possibly `prompt`, and possibly `id`, or else

@@ -208,7 +208,7 @@ fn a_folder_of_images_has_their_answers_beside_them() {
         let mut all = NewPrompts::open(to).unwrap();
         let mut found = Vec::new();
         while let Some(own) = all.read().unwrap() {
-            let images = open_images(&own.messages, all.folder()).unwrap();
+            let images = open_images(&own.messages, NewPrompts::folder_of(to)).unwrap();
             found.push((own.id.unwrap_or_default(), images[0].0.clone(), images[0].1.height));
         }
         found

@@ -1,6 +1,7 @@
 //! Sequences of tokens and images as tensors.
 
 use super::model::Sequences;
+use super::record_images::RecordImages;
 use super::rope::Rope;
 use super::vision::{self, Images, VisionConfig};
 use data::text::TokenSet;
@@ -26,10 +27,15 @@ pub struct Labelled<'a> {
 }
 
 impl<'a> Labelled<'a> {
-    /// Record `i` of a set of conversations. Errors: 65 for damaged tokens.
+    /// Record `i` of a set of conversations, without its images. Errors: 65 for damaged tokens.
     pub fn of(set: &'a TokenSet, i: usize) -> Result<Self> {
         let (ids, counted) = (set.checked(i)?.ids, set.types(i));
         Ok(Self { ids, counted, images: Images::default() })
+    }
+
+    /// Adds its images.
+    pub fn with(self, images: &'a RecordImages) -> Self {
+        Self { images: images.images(), ..self }
     }
 
     /// The positions of the labels; the first token has nothing that it could be predicted from.

@@ -1,16 +1,16 @@
 //! `evaluate score`: the loss of held-out conversations, and the answers to them.
 
 use super::baselines::{Unigram, frequent_answer, last_answer};
-use super::batch::Labelled;
 use super::options::LanguageScoreOptions;
-use super::sft::{SftTask, require_lengths};
+use super::record_images::{RecordImages, Records};
+use super::sft::{SftTask, image_tokens, require_lengths};
 use super::trained::TrainedLanguage;
-use super::vision::Images;
 use crate::evaluation::ScoreRequest;
 use crate::text::open_sets;
 use clap::FromArgMatches;
 use data::inputs::InputFile;
 use data::text::TokenSet;
+use data::text::chat::ImageTokens;
 use indexmap::IndexMap;
 use learn::evaluate::{
     Block, Evaluation, Evaluator, Losses, Model, Results, Shown, Stratum, bootstrap, interval,
@@ -65,6 +65,8 @@ struct LanguageEvaluator {
     sets: [TokenSet; 2],
     /// How answers are generated; None: no answers.
     generation: Option<Generation>,
+    /// What images are cut with.
+    images: Option<ImageTokens>,
 }
 
 /// Opens the evaluation of a decoder.
@@ -84,7 +86,9 @@ pub(super) fn open(request: &ScoreRequest) -> Result<Box<dyn Evaluation>> {
     let model = TrainedLanguage::restore(request.parts, request.opener, set.info(), &folder)?;
     require_lengths(model.config(), &set, &folder)?;
     let generation = (options.max_new_tokens > 0).then(|| options.generation(model.stops.clone()));
-    Ok(Box::new(LanguageEvaluator { model, folder, sets: [set, train], generation }))
+    let images = image_tokens(model.config(), &set)?;
+    let sets = [set, train];
+    Ok(Box::new(LanguageEvaluator { model, folder, sets, generation, images }))
 }
 
 impl LanguageEvaluator {
@@ -93,8 +97,11 @@ impl LanguageEvaluator {
         &self,
         generation: &Generation,
         records: Range<usize>,
+        read: &Records,
     ) -> Result<Vec<Option<MeasuredAnswer>>> {
         let (chat, stops) = (&self.model.chat, &self.model.stops);
+        let first = records.start;
+        let images: Vec<&RecordImages> = read.images().collect();
         let known = records.clone().map(|i| last_answer(chat, stops, &self.sets[0], i));
         let known = known.collect::<Result<Vec<_>>>()?;
         let mut prompts = Vec::new();
@@ -102,7 +109,7 @@ impl LanguageEvaluator {
             if let Some((ids, _)) =
                 own.as_ref().filter(|(ids, _)| self.model.require_room(ids).is_ok())
             {
-                prompts.push((Prompt { ids, number: i as u64 }, Images::default()));
+                prompts.push((Prompt { ids, number: i as u64 }, images[i - first].images()));
             }
         }
         let mut generated = self.model.answers(&prompts, generation)?.into_iter();
@@ -290,10 +297,11 @@ impl Evaluator for LanguageEvaluator {
     fn measure(&self, block: Range<u64>) -> Result<Block<Vec<Measured>>> {
         let set = &self.sets[0];
         let own = block.start as usize..block.end as usize;
-        let sequences = own.clone().map(|i| Labelled::of(set, i)).collect::<Result<Vec<_>>>()?;
+        let read = Records::read(own.clone().map(|i| (set, i)), self.images.as_ref())?;
+        let sequences = read.labelled();
         let sums = self.model.losses(&sequences, own.start)?;
         let answers = match &self.generation {
-            Some(generation) => self.answers(generation, own)?,
+            Some(generation) => self.answers(generation, own, &read)?,
             None => vec![None; sequences.len()],
         };
         let all = sequences.iter().zip(sums).zip(answers);

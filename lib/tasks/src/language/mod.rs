@@ -11,6 +11,7 @@ mod model;
 mod options;
 mod predict;
 mod pretrained;
+mod record_images;
 mod rope;
 mod sft;
 mod trained;

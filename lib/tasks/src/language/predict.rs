@@ -1,19 +1,20 @@
 //! `evaluate predict`: answers to new prompts.
 
 use super::options::LanguagePredictOptions;
+use super::record_images::RecordImages;
 use super::trained::{Answer, TrainedLanguage};
 use super::vision::Images;
 use crate::evaluation::PredictRequest;
 use crate::text::trained_tokens;
 use clap::FromArgMatches;
-use data::text::{NewPrompt, NewPrompts};
+use data::text::chat::Messages;
+use data::text::{NewPrompt, NewPrompts, open_images};
 use learn::evaluate::{JsonLines, Prediction, Predictor};
 use learn::generate::{Generation, Prompt};
 use serde_json::{Map, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use unix::cli::Output;
 use unix::out::Out;
-use unix::publish::hash_file;
 use unix::{Context, Error, Result};
 
 /// Prompts per block. An interruption loses the block that is being generated.
@@ -25,8 +26,8 @@ type Numbered = (u64, NewPrompt);
 struct LanguagePredictor {
     model: TrainedLanguage,
     generation: Generation,
-    /// The file of inputs, for messages.
-    inputs: String,
+    /// The file or folder of inputs.
+    inputs: PathBuf,
     /// Input and output, on rank 0.
     stream: Option<(NewPrompts, JsonLines)>,
     next: u64,
@@ -52,20 +53,16 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     let (data, set) = trained_tokens(request.parts, request.opener)?;
     let model = TrainedLanguage::restore(request.parts, request.opener, set.info(), &data.tokens)?;
     let generation = options.generation(model.stops.clone())?;
-    let mut predictor = LanguagePredictor {
-        model,
-        generation,
-        inputs: inputs.display().to_string(),
-        stream: None,
-        next: 0,
-    };
+    let mut predictor =
+        LanguagePredictor { model, generation, inputs: inputs.into(), stream: None, next: 0 };
     if request.ranks.rank() == 0 {
         let mut prompts = NewPrompts::open(inputs)?;
         let lines = match to_stdout {
             true => JsonLines::Pipe(Out::stdout(Output::default())),
             false => {
                 // stdin cannot be reread, so its predictions cannot be resumed.
-                let file = (inputs != Path::new("-")).then(|| hash_file(inputs)).transpose()?;
+                let file = (inputs != Path::new("-")).then(|| NewPrompts::identity(inputs));
+                let file = file.transpose()?;
                 let origin = &request.parts.origin.blake3;
                 let identity =
                     file.map(|hash| format!("{hash} {origin} {:?}", predictor.generation));
@@ -82,6 +79,17 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
 }
 
 impl LanguagePredictor {
+    /// The images of messages. Errors: 65 for an image that cannot be read; 74.
+    fn images(&self, messages: &Messages) -> Result<RecordImages> {
+        let images = open_images(messages, NewPrompts::folder_of(&self.inputs))?;
+        let tokens = self.model.chat.images.as_ref().filter(|_| self.model.reads_images());
+        match tokens {
+            Some(tokens) => RecordImages::of_new(&images, tokens),
+            None if images.is_empty() => Ok(RecordImages::default()),
+            None => Err(Error::data("it has images, but the model was trained without any")),
+        }
+    }
+
     /// Errors: a bug on a rank other than 0.
     fn stream(&mut self) -> Result<&mut (NewPrompts, JsonLines)> {
         self.stream.as_mut().ok_or_else(|| Error::bug("only rank 0 reads and writes"))
@@ -122,15 +130,16 @@ impl Predictor for LanguagePredictor {
     /// One line per prompt: its `line`, its `id` if it has one, the `text` of the answer, its number of `tokens`, and
     /// `finish`, why it ended: `stop`, `length` or `repetition`.
     fn predict(&self, prompts: Vec<Numbered>) -> Result<String> {
-        let ids = prompts.iter().map(|(_, own)| {
-            let at = || format!("{}: line {}", self.inputs, own.line);
-            self.model.prompt(&own.messages).context(at)
+        let read = prompts.iter().map(|(_, own)| {
+            let at = || format!("{}: line {}", self.inputs.display(), own.line);
+            let images = self.images(&own.messages).context(at)?;
+            Ok((self.model.prompt(&own.messages, &images).context(at)?, images))
         });
-        let ids = ids.collect::<Result<Vec<_>>>()?;
-        let own: Vec<(Prompt, Images)> = ids
+        let read = read.collect::<Result<Vec<_>>>()?;
+        let own: Vec<(Prompt, Images)> = read
             .iter()
             .zip(&prompts)
-            .map(|(ids, (number, _))| (Prompt { ids, number: *number }, Images::default()))
+            .map(|((ids, images), (number, _))| (Prompt { ids, number: *number }, images.images()))
             .collect();
         let answers = self.model.answers(&own, &self.generation)?;
         let line = |((_, prompt), Answer { text, tokens, finish }): (&Numbered, Answer)| {

@@ -4,11 +4,13 @@
 use super::batch::{Labelled, Layout, by_length};
 use super::config::{Architecture, DecoderConfig};
 use super::model::{Decoder, Inputs, Sequences};
+use super::record_images::Records;
 use super::rope::Rope;
 use super::vision::{VisionConfig, VisionTower};
 use crate::text::{Sets, TextData};
 use data::inputs::InputFile;
 use data::loader::Buckets;
+use data::text::chat::ImageTokens;
 use data::text::{TokenInfo, TokenSet};
 use learn::adapt::Lora;
 use learn::config::Config;
@@ -32,6 +34,8 @@ use unix::{Error, Result};
 const EVAL_TOKENS: usize = 8192;
 /// What the manifest of a checkpoint calls the hash of the tokenizer.
 pub(super) const TOKENIZER: &str = "tokenizer";
+/// What it calls the hash of the settings of the image processor.
+pub(super) const PROCESSOR: &str = "image processor";
 /// What it calls the hash of the chat template.
 pub(super) const TEMPLATE: &str = "chat template";
 
@@ -197,6 +201,15 @@ pub(super) fn require_fit(config: &SftModel, info: &TokenInfo, folder: &Path) ->
                 .into(),
         );
     }
+    let images = info.chat.as_ref().and_then(|chat| chat.images.as_ref());
+    if let (Some(own), Some(vision)) = (images, &config.vision)
+        && own.token as usize != vision.image_token_id
+    {
+        return bad(format!(
+            "the token of images is {}, but model.vision.image_token_id is {}; set the key to that of the tokenizer",
+            own.token, vision.image_token_id
+        ));
+    }
     if config.decoder.vocab_size < info.vocabulary {
         return bad(format!(
             "the tokenizer has {} ids, but model.decoder.vocab_size is {}",
@@ -210,6 +223,34 @@ pub(super) fn require_fit(config: &SftModel, info: &TokenInfo, folder: &Path) ->
             info.tokenizer_hash
         )),
         _ => Ok(()),
+    }
+}
+
+/// Opens what the images of a set are cut with; None if it has no images. Errors: 65, 66; 78 when the model has no vision tower, or
+/// one for other patches.
+pub(super) fn image_tokens(config: &SftModel, set: &TokenSet) -> Result<Option<ImageTokens>> {
+    let folder = set.folder();
+    let info = set.info().chat.as_ref().and_then(|chat| chat.images.as_ref());
+    let Some(info) = info.filter(|_| set.has_images()) else { return Ok(None) };
+    let bad = |what: String| Err(Error::config(format!("{}: {what}", folder.display())));
+    let Some(vision) = &config.vision else {
+        return bad(
+            "conversations have images, but the model has no vision tower: model.vision is null"
+                .into(),
+        );
+    };
+    let tokens = ImageTokens::of_tokens(folder, info)?;
+    let processor = &tokens.processor;
+    let sizes = [
+        ("patch_size", processor.patch_size, vision.patch_size),
+        ("merge_size", processor.merge_size, vision.spatial_merge_size),
+        ("temporal_patch_size", processor.temporal_patch_size, vision.temporal_patch_size),
+    ];
+    match sizes.iter().find(|(_, given, own)| *given as usize != *own) {
+        None => Ok(Some(tokens)),
+        Some((key, given, own)) => bad(format!(
+            "{key} of the image processor is {given}, but model.vision has {own}; take both from the same model"
+        )),
     }
 }
 
@@ -252,6 +293,8 @@ pub struct SftTask {
     sets: Sets,
     /// The set and the record of each sample.
     samples: Vec<(usize, usize)>,
+    /// What the images are cut with.
+    images: Option<ImageTokens>,
 }
 
 impl Define for SftTask {
@@ -275,12 +318,15 @@ impl Define for SftTask {
         if let Some(init) = config.init.as_ref().filter(|init| init.from.is_dir()) {
             require_origin(init, sets.info(), folder)?;
         }
+        let all = sets.train.iter().chain([&sets.validation]);
+        let images = all.map(|set| image_tokens(&config.model, set)).collect::<Result<Vec<_>>>()?;
+        let images = images.into_iter().flatten().next();
         let mut builder = Builder::of(config);
         let model = Language::new(&mut builder, &config.model, sets.info().special.padding);
         builder.check()?;
         let of = |(number, set): (usize, &TokenSet)| (0..set.len()).map(move |i| (number, i));
         let samples = sets.train.iter().enumerate().flat_map(of).collect();
-        Ok((Self { model, sets, samples }, builder.finish()))
+        Ok((Self { model, sets, samples, images }, builder.finish()))
     }
 }
 
@@ -303,11 +349,12 @@ impl Task for SftTask {
     }
 
     fn batch(&self, _micro_batch: u64, _first: u64, samples: &[u64]) -> Result<Batch> {
-        let of = |sample: &u64| {
+        let records = samples.iter().map(|sample| {
             let (set, i) = self.samples[*sample as usize];
-            Labelled::of(&self.sets.train[set], i)
-        };
-        self.model.batch(&samples.iter().map(of).collect::<Result<Vec<_>>>()?, Dtype::F32)
+            (&self.sets.train[set], i)
+        });
+        let read = Records::read(records, self.images.as_ref())?;
+        self.model.batch(&read.labelled(), Dtype::F32)
     }
 
     fn loss(&self, forward: &Forward, batch: &Batch) -> Result<Loss> {
@@ -320,8 +367,9 @@ impl Task for SftTask {
 
     /// `loss`: the mean cross entropy of the labels, in nats.
     fn evaluate(&self, forward: &Forward, samples: &[u64], scores: &mut Scores) -> Result<()> {
-        let of = |i: &u64| Labelled::of(&self.sets.validation, *i as usize);
-        let sequences = samples.iter().map(of).collect::<Result<Vec<_>>>()?;
+        let records = samples.iter().map(|i| (&self.sets.validation, *i as usize));
+        let read = Records::read(records, self.images.as_ref())?;
+        let sequences = read.labelled();
         for (own, sum) in sequences.iter().zip(self.model.losses(forward, &sequences)?) {
             let labels = own.labels().count() as f64;
             scores.mean("loss", sum / labels, labels);
@@ -348,7 +396,11 @@ impl Task for SftTask {
     fn dependencies(&self) -> Dependencies {
         let info = self.sets.info();
         let template = info.chat.as_ref().map(|chat| (TEMPLATE, chat.template.clone()));
+        let images = info.chat.as_ref().and_then(|chat| chat.images.as_ref());
+        let processor = images.filter(|_| self.images.is_some()).map(|own| own.processor.clone());
+        let processor = processor.map(|hash| (PROCESSOR, hash));
         let all = template.into_iter().chain([(TOKENIZER, info.tokenizer_hash.clone())]);
+        let all = all.chain(processor);
         all.map(|(name, hash)| (name.into(), Dependency::new(None, hash))).collect()
     }
 }

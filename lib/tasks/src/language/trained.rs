@@ -2,7 +2,8 @@
 
 use super::batch::{Labelled, by_length};
 use super::generator::Generator;
-use super::sft::{Language, SftModel, SftTask, TEMPLATE, TOKENIZER, require_fit};
+use super::record_images::RecordImages;
+use super::sft::{Language, PROCESSOR, SftModel, SftTask, TEMPLATE, TOKENIZER, require_fit};
 use super::vision::Images;
 use crate::trained::Opener;
 use data::text::chat::{ChatTokenizer, LossOn, Messages};
@@ -57,11 +58,18 @@ impl TrainedLanguage {
         // The tokenizer is compared with that of the run below, which the message names.
         require_fit(&SftModel { tokenizer_hash: None, ..config.clone() }, info, folder)?;
         let template = info.chat.as_ref().map(|chat| &chat.template);
-        for (name, own) in [(TOKENIZER, Some(&info.tokenizer_hash)), (TEMPLATE, template)] {
+        let images = info.chat.as_ref().and_then(|chat| chat.images.as_ref());
+        let processor = images.filter(|_| parts.dependencies.contains_key(PROCESSOR));
+        let all = [
+            (TOKENIZER, Some(&info.tokenizer_hash)),
+            (TEMPLATE, template),
+            (PROCESSOR, processor.map(|own| &own.processor)),
+        ];
+        for (name, own) in all {
             if parts.dependencies.get(name).map(|recorded| &recorded.hash) != own {
                 return Err(Error::data(format!(
                     "{}: the {name} differs from that which {} was trained with; run ds-prep tokenize with the same \
-                     tokenizer and template",
+                     tokenizer, template, image processor and limits",
                     folder.display(),
                     checkpoint()
                 )));
@@ -82,6 +90,11 @@ impl TrainedLanguage {
     pub fn model(&self, data: &str) -> Model {
         let (origin, parameters) = (self.trained.origin.clone(), self.trained.params.count());
         Model { task: SftTask::SPEC.name, origin, parameters, data: Some(data.into()) }
+    }
+
+    /// Whether it has a vision tower.
+    pub fn reads_images(&self) -> bool {
+        self.config.vision.is_some()
     }
 
     /// Its configuration.
@@ -107,10 +120,11 @@ impl TrainedLanguage {
         }
     }
 
-    /// The ids of the prompt that asks for the next answer. Errors: 65 for messages that the template refuses, or that leave
+    /// The ids of the prompt, with these images, that asks for the next answer. Errors: 65 for messages that the template refuses, or that leave
     /// no room for an answer.
-    pub fn prompt(&self, messages: &Messages) -> Result<Vec<i32>> {
-        let ids = self.chat.prompt((messages, &[]))?;
+    pub fn prompt(&self, messages: &Messages, images: &RecordImages) -> Result<Vec<i32>> {
+        let tokens: Vec<usize> = images.grids().map(|grid| self.chat.image_tokens(grid)).collect();
+        let ids = self.chat.prompt((messages, &tokens))?;
         self.require_room(&ids).map_err(Error::data)?;
         Ok(ids)
     }

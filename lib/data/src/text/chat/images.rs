@@ -1,6 +1,6 @@
 //! The tokens of images in conversations.
 
-use crate::images::{Patches, Preprocessor, RgbImage};
+use crate::images::{PROCESSOR_FILE, Patches, Preprocessor, RgbImage};
 use crate::text::tokenizer::{Encoded, Tokenizer};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,6 +55,18 @@ impl ImageTokens {
             ))
         })?;
         Ok(Some(Self { token, processor }))
+    }
+
+    /// Opens what the images of tokens in `folder` were cut with. Errors: 66; 65 when it is damaged or another one.
+    pub fn of_tokens(folder: &Path, info: &ImageInfo) -> Result<Self> {
+        let own = Self { token: info.token, processor: Preprocessor::open(folder)? };
+        match own.info() == *info {
+            true => Ok(own),
+            false => Err(Error::data(format!(
+                "{}: not the settings that the tokens there were made with; run ds-prep tokenize again",
+                folder.join(PROCESSOR_FILE).display()
+            ))),
+        }
     }
 
     /// Description.
