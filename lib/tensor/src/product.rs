@@ -7,7 +7,7 @@
 
 mod few;
 
-use crate::dtype::Float;
+use crate::dtype::{Float, bf16};
 pub(crate) use few::FEW;
 use gemm_common::Parallelism;
 use std::ops::Range;
@@ -186,6 +186,28 @@ pub unsafe fn product_into<T: Float>(
             Parallelism::None,
         );
     }
+    count(start);
+}
+
+/// Computes out (+)= lhs·rowsᵀ for few single steps of sequences, at most [`FEW`], and the rows of a matrix in bf16: with the
+/// bits of [`product_into`] with that matrix in T and [`View::of_steps`].
+///
+/// # Safety
+/// As for [`product_into`].
+///
+/// # Panics
+/// If the sizes do not fit, or the elements of a row are not adjacent in memory.
+pub(crate) unsafe fn steps_into<T: Float>(
+    out: *mut T,
+    row_stride: usize,
+    add: bool,
+    lhs: View<T>,
+    rows: View<bf16>,
+) {
+    assert!(lhs.rows <= FEW, "{} steps", lhs.rows);
+    let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
+    // SAFETY: the caller guarantees `out`.
+    unsafe { few::product_stored(out, row_stride, add, lhs, rows.transposed()) };
     count(start);
 }
 

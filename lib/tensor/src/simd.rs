@@ -4,8 +4,9 @@
 //! instruction set (baseline, AVX2+FMA, AVX-512) and runs the best one that the processor supports. Sums keep
 //! [`LANES`] partial sums in a fixed order, so they are the same on all instruction sets.
 
-use crate::dtype::Float;
+use crate::dtype::{Float, bf16};
 use pulp::Simd;
+use std::mem::MaybeUninit;
 
 /// Number of partial sums in a reduction: one AVX-512 register of f32.
 pub const LANES: usize = 16;
@@ -104,6 +105,11 @@ pub trait Vectors: Sized + 'static {
     fn splat<S: Simd>(simd: S, x: Self) -> Self::Vector<S>;
     /// Loads a vector from fewer elements; the others are zero.
     fn load_part<S: Simd>(simd: S, x: &[Self]) -> Self::Vector<S>;
+    /// Loads a vector of numbers in bf16, which this dtype represents exactly.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of as many numbers as a vector has.
+    unsafe fn load_bf16<S: Simd>(simd: S, from: *const bf16) -> Self::Vector<S>;
     /// Writes the first elements of a vector, all of them or as many as fit.
     fn store<S: Simd>(simd: S, to: &mut [Self], x: Self::Vector<S>);
     /// Returns a·b + c, rounded once where the instruction set can.
@@ -132,6 +138,19 @@ macro_rules! vectors {
             #[inline(always)]
             fn load_part<S: Simd>(simd: S, x: &[$T]) -> S::$V {
                 simd.$load(x)
+            }
+            #[inline(always)]
+            unsafe fn load_bf16<S: Simd>(_: S, from: *const bf16) -> S::$V {
+                let mut wide = MaybeUninit::<S::$V>::uninit();
+                let to = wide.as_mut_ptr().cast::<$T>();
+                // SAFETY: a vector consists of its elements, all of which are written; the caller guarantees `from`.
+                unsafe {
+                    for i in 0..size_of::<S::$V>() / size_of::<$T>() {
+                        let bits = u32::from(from.add(i).read().to_bits()) << 16;
+                        to.add(i).write(<$T>::from(f32::from_bits(bits)));
+                    }
+                    wide.assume_init()
+                }
             }
             #[inline(always)]
             fn store<S: Simd>(simd: S, to: &mut [$T], x: S::$V) {

@@ -11,8 +11,8 @@
 )]
 
 use super::View;
-use crate::dtype::Float;
-use crate::simd::Vectors;
+use crate::dtype::{Float, bf16};
+use crate::simd::{LANES, Vectors};
 use pulp::{Simd, WithSimd};
 
 /// Maximum number of rows. With more, packing pays off.
@@ -23,6 +23,8 @@ const TILE: usize = 4;
 const AHEAD: usize = 8;
 /// Rows at a time if there is one vector of columns.
 const TALL: usize = 8;
+/// Bytes that are fetched into the cache at a time.
+const LINE: usize = 64;
 
 /// Computes out (+)= alpha·lhs·rhs if lhs has few rows and the elements of lhs and of rhs are adjacent in memory, along
 /// an axis of each. Returns whether it did.
@@ -51,6 +53,24 @@ pub(super) unsafe fn product<T: Float>(
     true
 }
 
+/// Computes out (+)= lhs·rhs for few rows of lhs, with the bits of [`product`] with rhs in T.
+///
+/// # Safety
+/// As for [`super::product_into`].
+///
+/// # Panics
+/// If the inner sizes differ, or the elements of a row of lhs or of a column of rhs are not adjacent in memory.
+pub(super) unsafe fn product_stored<T: Float, W: Stored<T>>(
+    out: *mut T,
+    out_stride: usize,
+    add: bool,
+    lhs: View<T>,
+    rhs: View<W>,
+) {
+    assert!(lhs.columns == rhs.rows && lhs.column_stride == 1 && rhs.row_stride == 1);
+    pulp::Arch::new().dispatch(Dots(Work { out, out_stride, alpha: T::ONE, add, lhs, rhs }));
+}
+
 /// Computes out = alpha·lhs·rhs, with rows of rhs.columns elements, for a rhs of few columns.
 ///
 /// # Panics
@@ -76,20 +96,60 @@ fn prefetch<T>(x: &[T], at: usize) {
     let _ = (x, at);
 }
 
+/// The form of elements in memory that are multiplied in T, which represents them exactly.
+pub(super) trait Stored<T: Float>: Copy + 'static {
+    /// Loads a vector.
+    ///
+    /// # Safety
+    /// `from` is valid for reads of as many elements as a vector has.
+    unsafe fn load<S: Simd>(simd: S, from: *const Self) -> T::Vector<S>;
+    /// Loads a vector from fewer elements; the others are zero.
+    fn load_part<S: Simd>(simd: S, x: &[Self]) -> T::Vector<S>;
+}
+
+impl<T: Float> Stored<T> for T {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(_: S, from: *const T) -> T::Vector<S> {
+        // SAFETY: a vector consists of its elements; the caller guarantees `from`.
+        unsafe { from.cast::<T::Vector<S>>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    fn load_part<S: Simd>(simd: S, x: &[T]) -> T::Vector<S> {
+        <T as Vectors>::load_part(simd, x)
+    }
+}
+
+impl<T: Float> Stored<T> for bf16 {
+    #[inline(always)]
+    unsafe fn load<S: Simd>(simd: S, from: *const bf16) -> T::Vector<S> {
+        // SAFETY: the caller guarantees `from`.
+        unsafe { T::load_bf16(simd, from) }
+    }
+
+    #[inline(always)]
+    fn load_part<S: Simd>(simd: S, x: &[bf16]) -> T::Vector<S> {
+        let mut wide = [bf16::ZERO; LANES];
+        wide[..x.len()].copy_from_slice(x);
+        // SAFETY: no vector has more than LANES elements.
+        unsafe { T::load_bf16(simd, wide.as_ptr()) }
+    }
+}
+
 /// Elements as vectors and a rest.
 type Split<'a, T, S> = (&'a [<T as Vectors>::Vector<S>], &'a [T]);
 
 /// A product. `out` is valid for all its rows and columns, and nobody else accesses them.
-struct Work<'a, T> {
+struct Work<'a, T, W = T> {
     out: *mut T,
     out_stride: usize,
     alpha: T,
     add: bool,
     lhs: View<'a, T>,
-    rhs: View<'a, T>,
+    rhs: View<'a, W>,
 }
 
-impl<'a, T: Float> Work<'a, T> {
+impl<'a, T: Float, W> Work<'a, T, W> {
     /// Row of lhs.
     #[inline(always)]
     fn row(&self, row: usize) -> &'a [T] {
@@ -121,9 +181,9 @@ macro_rules! for_tiles_of_rows {
 }
 
 /// The columns of rhs are adjacent in memory: each result is a scalar product.
-struct Dots<'a, T>(Work<'a, T>);
+struct Dots<'a, T, W>(Work<'a, T, W>);
 
-impl<T: Float> Dots<'_, T> {
+impl<T: Float, W: Stored<T>> Dots<'_, T, W> {
     #[inline(always)]
     fn columns<S: Simd, const J: usize>(&mut self, simd: S, column: usize) {
         for_tiles_of_rows!(self.tile::<J>(simd, column), 0);
@@ -140,32 +200,32 @@ impl<T: Float> Dots<'_, T> {
         let lanes = size_of::<T::Vector<S>>() / size_of::<T>();
         let (k, stride) = (work.lhs.columns, work.rhs.column_stride);
         let mut xs: [Split<T, S>; R] = [(&[], &[]); R];
-        let mut ws: [Split<T, S>; J] = [(&[], &[]); J];
+        let mut ws: [&[W]; J] = [&[]; J];
         for i in 0..R {
             xs[i] = T::split(simd, work.row(row + i));
         }
         for i in 0..J {
-            ws[i] = T::split(simd, &work.rhs.data[(column + i) * stride..][..k]);
+            ws[i] = &work.rhs.data[(column + i) * stride..][..k];
         }
         // Equal lengths need no bounds checks.
         let count = xs[0].0.len();
         for i in 0..R {
             xs[i].0 = &xs[i].0[..count];
         }
-        for i in 0..J {
-            ws[i].0 = &ws[i].0[..count];
-        }
         let zero = T::splat(simd, T::ZERO);
         let mut sums = [[zero; J]; R];
         for c in 0..count {
             let mut w = [zero; J];
             for i in 0..J {
-                w[i] = ws[i].0[c];
+                // SAFETY: rows of lhs and of rhs have k elements, which are at least `count` vectors.
+                w[i] = unsafe { W::load(simd, ws[i].as_ptr().add(c * lanes)) };
             }
             if row == 0 {
                 let at = (column + AHEAD) * stride + J * c * lanes;
                 for i in 0..J {
-                    prefetch(work.rhs.data, at + i * lanes);
+                    if (i * lanes * size_of::<W>()).is_multiple_of(LINE) {
+                        prefetch(work.rhs.data, at + i * lanes);
+                    }
                 }
             }
             for r in 0..R {
@@ -177,9 +237,10 @@ impl<T: Float> Dots<'_, T> {
         }
         if !xs[0].1.is_empty() {
             for r in 0..R {
-                let x = T::load_part(simd, xs[r].1);
+                let x = <T as Vectors>::load_part(simd, xs[r].1);
                 for i in 0..J {
-                    sums[r][i] = T::fma(simd, x, T::load_part(simd, ws[i].1), sums[r][i]);
+                    let w = W::load_part(simd, &ws[i][count * lanes..]);
+                    sums[r][i] = T::fma(simd, x, w, sums[r][i]);
                 }
             }
         }
@@ -194,7 +255,7 @@ impl<T: Float> Dots<'_, T> {
     }
 }
 
-impl<T: Float> WithSimd for Dots<'_, T> {
+impl<T: Float, W: Stored<T>> WithSimd for Dots<'_, T, W> {
     type Output = ();
 
     #[inline(always)]
@@ -244,7 +305,7 @@ impl<T: Float> Sums<'_, T> {
             let w = match <&[T::Vector<S>; J]>::try_from(T::split(simd, row).0) {
                 Ok(whole) => *whole,
                 // Part of one.
-                Err(_) => [T::load_part(simd, row); J],
+                Err(_) => [<T as Vectors>::load_part(simd, row); J],
             };
             for r in 0..R {
                 let x = T::splat(simd, xs[r][k]);
@@ -259,7 +320,7 @@ impl<T: Float> Sums<'_, T> {
             let out = work.out(row + r, column, len);
             for (i, out) in out.chunks_mut(lanes).enumerate() {
                 let old = match add {
-                    true => T::load_part(simd, out),
+                    true => <T as Vectors>::load_part(simd, out),
                     false => zero,
                 };
                 T::store(simd, out, T::fma(simd, alpha, sums[r][i], old));
@@ -285,66 +346,4 @@ impl<T: Float> WithSimd for Sums<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{View, narrow, product};
-
-    /// Integers, whose sums are exact, in every layout of rhs.
-    #[test]
-    fn few_rows_agree_with_the_definition() {
-        for (m, n, k) in [(1, 1, 1), (2, 5, 7), (3, 130, 33), (5, 67, 64), (8, 4, 17), (9, 9, 9)] {
-            let a: Vec<f32> = (0..m * k).map(|i| ((i * 37 + 11) % 11) as f32 - 5.0).collect();
-            // Rows are two elements longer than the matrix.
-            let b: Vec<f32> = (0..n * (k + 2)).map(|i| ((i * 53 + 7) % 13) as f32 - 6.0).collect();
-            let c: Vec<f32> = (0..k * (n + 2)).map(|i| ((i * 29 + 5) % 7) as f32 - 3.0).collect();
-            for add in [false, true] {
-                let lhs = View::new(&a, m, k, k).of_steps(true);
-                let (mut dots, mut sums) = (vec![2.0; m * n], vec![2.0; m * n]);
-                product(&mut dots, n, add, 0.5, lhs, View::new(&b, n, k, k + 2).transposed());
-                product(&mut sums, n, add, 0.5, lhs, View::new(&c, k, n, n + 2));
-                for i in 0..m * n {
-                    let (row, column) = (i / n, i % n);
-                    let of = |rhs: &dyn Fn(usize) -> f32| {
-                        let sum: f32 = (0..k).map(|l| a[row * k + l] * rhs(l)).sum();
-                        0.5 * sum + if add { 2.0 } else { 0.0 }
-                    };
-                    assert_eq!(dots[i], of(&|l| b[column * (k + 2) + l]), "{m} {n} {k}");
-                    assert_eq!(sums[i], of(&|l| c[l * (n + 2) + column]), "{m} {n} {k}");
-                }
-            }
-        }
-    }
-
-    /// The same for many rows and few columns.
-    #[test]
-    fn few_columns_agree_with_the_definition() {
-        for (m, n, k) in [(1, 1, 1), (23, 16, 9), (40, 5, 7), (17, 40, 3)] {
-            let a: Vec<f32> = (0..m * k).map(|i| ((i * 37 + 11) % 11) as f32 - 5.0).collect();
-            let b: Vec<f32> = (0..k * n).map(|i| ((i * 29 + 5) % 7) as f32 - 3.0).collect();
-            let mut out = vec![f32::NAN; m * n];
-            narrow(&mut out, 0.5, View::new(&a, m, k, k), View::new(&b, k, n, n));
-            for (i, out) in out.iter().enumerate() {
-                let sum: f32 = (0..k).map(|l| a[i / n * k + l] * b[l * n + i % n]).sum();
-                assert_eq!(*out, 0.5 * sum, "{m} {n} {k}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_row_does_not_depend_on_the_others() {
-        let (m, n, k) = (8, 70, 53);
-        let value = |i: usize| ((i * 7919) % 1009) as f32 * 1e-3 - 0.5;
-        let a: Vec<f32> = (0..m * k).map(value).collect();
-        let b: Vec<f32> = (0..n * k).map(|i| value(i + 17)).collect();
-        let rhs = [View::new(&b, n, k, k).transposed(), View::new(&b, k, n, n)];
-        for rhs in rhs {
-            let mut all = vec![0.0; m * n];
-            product(&mut all, n, false, 1.0, View::new(&a, m, k, k).of_steps(true), rhs);
-            for (row, expected) in all.chunks(n).enumerate() {
-                let mut one = vec![0.0; n];
-                let lhs = View::new(&a[row * k..], 1, k, k).of_steps(true);
-                product(&mut one, n, false, 1.0, lhs, rhs);
-                assert_eq!(one, expected);
-            }
-        }
-    }
-}
+mod tests;

@@ -1,18 +1,22 @@
 use super::Storage;
 use crate::Scratch;
-use crate::dtype::Float;
+use crate::dtype::{Dtype, Float, bf16};
 use crate::nf4::{BLOCK, widen_part};
 use crate::parallel::{Shared, blocks};
-use crate::product::{View, product_into};
+use crate::product::{View, product_into, steps_into};
 use crate::tensor::Tensor;
 
 /// Rows of W that are brought into the dtype of x at a time, if they are whole blocks of codes.
 const ROWS: usize = 16;
 /// Elements of W that are worth a thread.
 const READ: usize = 32 * 1024;
+/// The same for W in bf16: rows at a time, and elements that are worth a thread.
+const BF16_ROWS: usize = 128;
+const BF16_READ: usize = 128 * 1024;
 
-/// Computes y = x Wᵀ + b for few x of one step each, with W [n, k] in parts that stay in the cache: the bits are those of
-/// [`Linear`](crate::ops::linear::Linear) with the whole W.
+/// Computes y = x Wᵀ + b for few x of one step each: the bits are those of
+/// [`Linear`](crate::ops::linear::Linear) with the whole W [n, k]. A W in bf16 is read once, any other is brought into the
+/// dtype of x in parts that stay in the cache.
 pub(super) fn forward_steps<T: Float>(
     (weight, pieces, [n, k]): (Storage, &[&Tensor], [usize; 2]),
     x: &Tensor,
@@ -20,20 +24,16 @@ pub(super) fn forward_steps<T: Float>(
     y: &mut [T],
 ) {
     let (count, x, b) = (x.rows(), x.read::<T>(), b.map(|b| b.read::<T>()));
-    let mut rows = ROWS;
+    let is_bf16 = weight == Storage::Dense(Dtype::Bf16);
+    let (mut rows, read) = if is_bf16 { (BF16_ROWS, BF16_READ) } else { (ROWS, READ) };
     while !(rows * k).is_multiple_of(BLOCK) {
         rows *= 2;
     }
     let y = Shared::new(y);
-    blocks(n.div_ceil(rows), READ / (rows * k).max(1), |range| {
-        let mut w = Scratch::<T>::uninit(rows * k);
+    blocks(n.div_ceil(rows), read / (rows * k).max(1), |range| {
+        let mut w = Scratch::<T>::uninit(if is_bf16 { 0 } else { rows * k });
         for block in range {
             let (first, last) = (block * rows, ((block + 1) * rows).min(n));
-            let w = &mut w[..(last - first) * k];
-            match weight {
-                Storage::Dense(_) => widen_part(pieces[0], first * k, w),
-                Storage::Nf4(layout) => layout.dequantise_part(pieces, first * k, w),
-            }
             if let Some(b) = b {
                 for row in 0..count {
                     // SAFETY: blocks have disjoint columns of y.
@@ -42,6 +42,18 @@ pub(super) fn forward_steps<T: Float>(
                 }
             }
             let x = View::new(x, count, k, k).of_steps(true);
+            if is_bf16 {
+                let w = &pieces[0].read::<bf16>()[first * k..last * k];
+                let w = View::new(w, last - first, k, k);
+                // SAFETY: as above; the columns are inside y.
+                unsafe { steps_into(y.pointer(first), n, b.is_some(), x, w) };
+                continue;
+            }
+            let w = &mut w[..(last - first) * k];
+            match weight {
+                Storage::Dense(_) => widen_part(pieces[0], first * k, w),
+                Storage::Nf4(layout) => layout.dequantise_part(pieces, first * k, w),
+            }
             let w = View::new(w, last - first, k, k).transposed();
             // SAFETY: as above; the columns are inside y.
             unsafe { product_into(y.pointer(first), n, b.is_some(), T::ONE, x, w) };

@@ -3,9 +3,9 @@
 //!
 //! W is brought into the dtype of x for the time of a product, in the forward pass and again in the backward pass, so that
 //! only one weight at a time takes that memory: the values, and so all results, are those of [`Linear`] with a weight that
-//! was dequantised once. On the CPU, single steps of few sequences expand parts of W that stay in the cache; on a GPU, a few
-//! rows are multiplied by the codes themselves. Costs 2·R·N·K FLOPs forward and as many backward (R rows); a product of many
-//! rows also moves 0.5 and 2 or 4 bytes per weight to dequantise it.
+//! was dequantised once. On the CPU, single steps of few sequences multiply a W in bf16 as it is stored, and expand any other
+//! in parts that stay in the cache; on a GPU, a few rows are multiplied by the codes themselves. Costs 2·R·N·K FLOPs forward
+//! and as many backward (R rows); a product of many rows also moves 0.5 and 2 or 4 bytes per weight to dequantise it.
 
 mod cpu;
 pub(crate) mod cuda;
