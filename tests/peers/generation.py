@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """Times generation with a Qwen3 in transformers, in alternation with lib/tasks/examples/generation.rs.
 
-The model has random weights; both programs read the same folder. Requests are N new tokens for B prompts of equal length,
+The model has random weights, which both programs read from the same folder. They are rounded to bf16 unless --weights says
+otherwise, because published checkpoints are in bf16, and both programs compute with these values in f32: longhaul keeps matrices
+that are exact in bf16 in 16 bits, which does not change a bit of its results. --dtype bfloat16 makes transformers compute in
+bf16, which is another result. Requests are N new tokens for B prompts of equal length,
 greedily and with a cache of keys and values: in transformers by model.generate(do_sample=False, use_cache=True) in inference
 mode, with eager attention unless --attention says otherwise. Stop tokens are off, so that both programs generate as many
 tokens. The ids must be the same, unless two logits are as good as equal; the number of prompts whose ids are the same is
@@ -29,6 +32,8 @@ for name, default in SIZES:
     parser.add_argument(f"--{name}", type=int, default=default)
 parser.add_argument("--batches", default="1,8", help="numbers of prompts, separated by commas")
 parser.add_argument("--attention", default="eager", help="attn_implementation of transformers")
+parser.add_argument("--weights", choices=["bf16", "f32"], default="bf16", help="precision of the random weights")
+parser.add_argument("--dtype", default="float32", help="in which transformers computes")
 parser.add_argument("--ours", default="target/release/examples/generation")
 
 
@@ -69,6 +74,10 @@ def main(a):
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
 
+    if a.weights == "bf16":
+        for weight in model.parameters():
+            weight.data = weight.data.bfloat16().float()
+
     def peer(batch):
         ids = torch.tensor([[(i * i * 31 + i * 7 + row * 13) % a.vocabulary for i in range(a.prompt)] for row in range(batch)])
         start = time.perf_counter()
@@ -79,9 +88,11 @@ def main(a):
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
+        model = model.to(getattr(torch, a.dtype))
         ours = Program([a.ours, "--model", folder, "--threads", str(a.threads)])
         result = {"processor": processor(), "torch": torch.__version__, "transformers": transformers.__version__,
-                  "attention": a.attention, "pairs": a.pairs, "prompt": a.prompt, "new": a.new, **ours.ask("parameters")}
+                  "attention": a.attention, "weights": a.weights, "dtype": a.dtype, "pairs": a.pairs, "prompt": a.prompt,
+                  "new": a.new, **ours.ask("parameters")}
         for batch in map(int, a.batches.split(",")):
             request = f"generate {batch} {a.prompt} {a.new}"
             rows = {"ours": [], "peer": []}

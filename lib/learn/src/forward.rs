@@ -82,6 +82,8 @@ enum Use {
 struct Context {
     trained: Typed,
     frozen: Frozen,
+    /// The trained parameters of an evaluation, if some are stored in fewer bits than the others.
+    compact: Option<Frozen>,
     dtype: Dtype,
     compute_dtype: Dtype,
     device: Device,
@@ -112,16 +114,23 @@ impl<'a> Forward<'a> {
         Self::of(tape, params, |t| tape.leaf(t.clone()))
     }
 
-    /// Starts a forward run in which all parameters are constants.
+    /// Starts a forward run in which all parameters are constants, which may be compact ([`ParamSet::compact`]).
     pub fn evaluation(tape: &'a Tape, params: &ParamSet) -> Self {
-        Self::of(tape, params, |t| constant(t.clone()))
+        let mut forward = Self::of(tape, params, |t| constant(t.clone()));
+        let dtype = forward.dtype();
+        if params.trained.tensors().any(|t| t.dtype() != dtype) {
+            forward.context.compact = Some(Frozen::of(&params.trained));
+        }
+        forward
     }
 
     fn of(tape: &'a Tape, params: &ParamSet, variable: impl Fn(&Tensor) -> Var) -> Self {
-        let dtype = params.trained.tensors().next().map_or(Dtype::F32, Tensor::dtype);
+        let dtypes = params.trained.tensors().map(Tensor::dtype);
+        let dtype = dtypes.max_by_key(|dtype| dtype.bytes()).unwrap_or(Dtype::F32);
         let context = Context {
             trained: Typed::of(&params.trained, variable),
             frozen: Frozen::of(&params.frozen),
+            compact: None,
             dtype,
             compute_dtype: dtype,
             device: params.trained.device(),
@@ -148,8 +157,11 @@ impl<'a> Forward<'a> {
     }
 
     /// Sets the compute dtype: each trained parameter is cast once, frozen ones when they are used, and gradients are
-    /// returned in the parameter's dtype.
+    /// returned in the parameter's dtype. Errors: a bug for compact parameters.
     pub fn computing_in(mut self, dtype: Dtype) -> Result<Self> {
+        if self.context.compact.is_some() {
+            return Err(Error::bug("compact parameters compute in their own dtype only"));
+        }
         self.context.trained = self.context.trained.computing_in(self.tape, dtype)?;
         self.context.frozen = self.context.frozen.unused();
         self.context.compute_dtype = dtype;
@@ -172,7 +184,8 @@ impl<'a> Forward<'a> {
         })?;
         let trained = Typed::of(average, |t| constant(t.clone()));
         let trained = trained.computing_in(self.tape, self.context.compute_dtype)?;
-        Ok(Forward::on(self.tape, Context { trained, counter: None, ..self.context.clone() }))
+        let context = Context { trained, compact: None, counter: None, ..self.context.clone() };
+        Ok(Forward::on(self.tape, context))
     }
 
     /// Returns the same model with its parameters as constants and in evaluation mode: no gradient flows through what it
@@ -192,12 +205,13 @@ impl<'a> Forward<'a> {
         self.variable(id, Use::Stored)
     }
 
-    /// Returns the weight of a linear layer. A frozen one that is stored in another form than the compute dtype stays in
+    /// Returns the weight of a linear layer. A constant that is stored in another form than the compute dtype stays in
     /// it.
     pub fn weight(&self, id: ParamId) -> Weight<'_> {
+        let Context { frozen, compact, compute_dtype, .. } = &self.context;
         let apart = match id {
-            ParamId::Frozen(i) => self.context.frozen.apart(i, self.context.compute_dtype),
-            ParamId::Trained(_) => None,
+            ParamId::Frozen(i) => frozen.apart(i, *compute_dtype),
+            ParamId::Trained(i) => compact.as_ref().and_then(|own| own.apart(i, *compute_dtype)),
         };
         match apart {
             Some((storage, pieces)) => Weight::Stored(storage, pieces),
@@ -224,6 +238,9 @@ impl<'a> Forward<'a> {
             }
             (ParamId::Trained(i), _) => i,
         };
+        if let Some(compact) = &self.context.compact {
+            return compact.computing(i, self.dtype());
+        }
         if let Some(used) = &self.used {
             used.borrow_mut().insert(as_use(i));
         }

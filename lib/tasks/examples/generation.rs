@@ -54,7 +54,8 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
         .collect::<Result<_>>()?;
     params.trained.assign(&values)?;
     let params = ParamSet { trained: params.trained.to_dtype(dtype), ..params };
-    let params = params.to_device(device)?;
+    let mut params = params.to_device(device)?;
+    params.compact();
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &params);
     let generator = Generator::new(&forward, &model);

@@ -204,11 +204,12 @@ fn adapted_decoders_generate_with_stored_weights() {
         let targets = vec!["q_proj".to_string(), "v_proj".into(), "down_proj".into()].into();
         let lora = Lora { r: 3, alpha: 5.0, rslora: false, dropout: 0.1, targets, pooler: false };
         let Model { config, language, mut params } = Model::adapted(config, Some(lora));
-        // B is initially zero.
+        // B is initially zero. All values are exact in bf16.
         for (i, tensor) in params.trained.tensors_mut().enumerate() {
             let shape = tensor.shape().to_vec();
-            let values: Vec<f32> =
-                (0..tensor.len()).map(|j| ((i * 31 + j * 17) % 23) as f32 * 0.02 - 0.2).collect();
+            let values: Vec<f32> = (0..tensor.len())
+                .map(|j| ((i * 31 + j * 17) % 23) as f32 / 64.0 - 0.1875)
+                .collect();
             *tensor = Tensor::from_slice(&values, &shape);
         }
         let stored: Vec<(usize, Value)> = params
@@ -222,12 +223,45 @@ fn adapted_decoders_generate_with_stored_weights() {
         for (i, value) in stored {
             params.frozen.set(i, value);
         }
-        let model = Model { config, language, params };
+        let mut model = Model { config, language, params };
         let all = [ids(5, 1), ids(20, 2)];
         let found = model.generate(&prompts(&all), &greedy(10));
         for (prompt, sample) in all.iter().zip(&found) {
             model.check_greedy(&format!("{storage:?}"), prompt, &sample.ids, SLACK);
         }
+        // LoRA stays in f32.
+        model.params.compact();
+        assert!(model.params.trained.tensors().all(|tensor| tensor.dtype() == Dtype::F32));
+        assert_eq!(model.generate(&prompts(&all), &greedy(10)), found);
+    }
+}
+
+/// Matrices that are exact in bf16 are stored in it, another one and vectors are not, and no bit of a result changes.
+#[test]
+fn compact_parameters_give_the_same_bits() {
+    for kind in ARCHITECTURES {
+        let mut model = Model::new(config(kind));
+        let (mut matrices, other) = (0, "model.layers.1.mlp.up_proj.weight");
+        let names: Vec<String> =
+            model.params.trained.entries().iter().map(|(name, _)| name.clone()).collect();
+        for (name, tensor) in names.iter().zip(model.params.trained.tensors_mut()) {
+            if tensor.shape().len() == 2 && name != other {
+                *tensor = tensor.to_dtype(Dtype::Bf16).to_dtype(Dtype::F32);
+                matrices += 1;
+            }
+        }
+        let all = [ids(1, 1), ids(17, 2), ids(130, 3), ids(300, 4)];
+        let run = |model: &Model| {
+            let generated = [greedy(9), sampled(9)].map(|how| model.generate(&prompts(&all), &how));
+            (generated, model.logits(&all[3]))
+        };
+        let expected = run(&model);
+        let bytes = model.params.trained.bytes();
+        model.params.compact();
+        let dtypes = model.params.trained.tensors().map(Tensor::dtype);
+        assert_eq!(dtypes.filter(|dtype| *dtype == Dtype::Bf16).count(), matrices, "{kind:?}");
+        assert!(matrices >= 14 && model.params.trained.bytes() < bytes * 2 / 3);
+        assert!(run(&model) == expected, "{kind:?}");
     }
 }
 

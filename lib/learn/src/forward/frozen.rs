@@ -1,5 +1,5 @@
-//! Frozen parameters in a forward run: a parameter that is stored in another form than the compute dtype is brought into it
-//! where it is used.
+//! Parameters that are constants in a forward run, such as frozen ones: one that is stored in another form than the compute
+//! dtype is brought into it where it is used.
 
 use crate::params::Params;
 use std::cell::OnceCell;
@@ -14,11 +14,11 @@ use tensor::{Dtype, Tape, Tensor, Var, constant};
 pub enum Weight<'a> {
     /// A matrix in the compute dtype.
     Dense(&'a Var),
-    /// A frozen matrix in another form: its tensors.
-    Stored(Storage, Vec<Var>),
+    /// A constant matrix in another form: its tensors.
+    Stored(Storage, &'a [Var]),
 }
 
-/// Frozen parameters, in their stored form and, where one was used in the compute dtype, in that.
+/// Constant parameters, in their stored form and, where one was used in the compute dtype, in that.
 #[derive(Clone)]
 pub(super) struct Frozen {
     stored: Rc<Vec<Var>>,
@@ -76,14 +76,14 @@ impl Frozen {
     }
 
     /// Returns what is stored of a parameter that has another form than `dtype` and no copy in it.
-    pub(super) fn apart(&self, i: usize, dtype: Dtype) -> Option<(Storage, Vec<Var>)> {
+    pub(super) fn apart(&self, i: usize, dtype: Dtype) -> Option<(Storage, &[Var])> {
         if let Some((layout, pieces)) = self.quantised.get(&i) {
-            return Some((Storage::Nf4(*layout), pieces.clone()));
+            return Some((Storage::Nf4(*layout), pieces));
         }
         let stored = &self.stored[i];
         let own = stored.value().dtype();
         let is_apart = own != dtype && own.is_float() && self.copy(i, dtype).is_none();
-        is_apart.then(|| (Storage::Dense(own), vec![stored.clone()]))
+        is_apart.then(|| (Storage::Dense(own), std::slice::from_ref(stored)))
     }
 
     /// All variables, in every form.

@@ -80,6 +80,16 @@ impl ParamSet {
         Some(format!("frozen: {} parameters, {bytes} ({}){lora}", frozen.count(), forms.join(", ")))
     }
 
+    /// Stores f32 matrices on the host in bf16 if it represents them exactly, as it does those of a published model, for
+    /// evaluation: layers give the same bits from half the memory. Without a parameter that stays in f32, and says by that
+    /// in which dtype the model computes, trained ones are left as they are.
+    pub fn compact(&mut self) {
+        if self.trained.tensors().any(|tensor| tensor.shape().len() != 2) {
+            self.trained.compact();
+        }
+        self.frozen.compact();
+    }
+
     /// Copies the parameters to `device`.
     pub fn to_device(&self, device: Device) -> Result<Self> {
         let (trained, frozen) = (self.trained.to_device(device)?, self.frozen.to_device(device)?);
@@ -165,6 +175,17 @@ impl Params {
         };
         let entries = self.entries.iter().enumerate().map(convert).collect();
         Params { entries, prepared: BTreeMap::new(), known_hash: OnceLock::new(), ..self.clone() }
+    }
+
+    /// Implements [`ParamSet::compact`], but for LoRA, which is small and never a [`Weight`](crate::forward::Weight).
+    fn compact(&mut self) {
+        self.known_hash = OnceLock::new();
+        for (name, tensor) in &mut self.entries {
+            let is_matrix = tensor.dtype() == Dtype::F32 && tensor.shape().len() == 2;
+            if is_matrix && tensor.device() == Device::Cpu && !is_adapter(name) && is_bf16(tensor) {
+                *tensor = tensor.to_dtype(Dtype::Bf16);
+            }
+        }
     }
 
     /// Parameters of the same shapes, with values of `dtype` that are zero and take no memory: for examining a model
@@ -353,6 +374,11 @@ pub fn hash_of<'a>(parameters: impl Iterator<Item = &'a str>) -> String {
         hasher.update(hash.as_bytes());
     });
     hasher.finalize().to_hex()[..16].to_string()
+}
+
+/// Whether bf16 represents all elements of an f32 tensor on the host.
+fn is_bf16(tensor: &Tensor) -> bool {
+    tensor.read::<f32>().iter().all(|x| x.to_bits() & 0xffff == 0)
 }
 
 /// Copies named tensors to `device`.

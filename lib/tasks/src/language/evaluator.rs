@@ -84,6 +84,7 @@ pub(super) fn open(request: &ScoreRequest) -> Result<Box<dyn Evaluation>> {
     let [set, train, _] = open_sets(request.data, request.split)?;
     let folder = request.data.to_path_buf();
     let model = TrainedLanguage::restore(request.parts, request.opener, set.info(), &folder)?;
+    let model = model.compact();
     require_lengths(model.config(), &set, &folder)?;
     let generation = (options.max_new_tokens > 0).then(|| options.generation(model.stops.clone()));
     let images = image_tokens(model.config(), &set)?;

@@ -52,6 +52,7 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     let options = LanguagePredictOptions::from_arg_matches(request.options).map_err(Error::bug)?;
     let (data, set) = trained_tokens(request.parts, request.opener)?;
     let model = TrainedLanguage::restore(request.parts, request.opener, set.info(), &data.tokens)?;
+    let model = model.compact();
     let generation = options.generation(model.stops.clone())?;
     let mut predictor =
         LanguagePredictor { model, generation, inputs: inputs.into(), stream: None, next: 0 };

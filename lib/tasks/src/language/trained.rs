@@ -86,6 +86,12 @@ impl TrainedLanguage {
         Ok(Self { trained, config, chat, stops })
     }
 
+    /// The same model with compact parameters ([`ParamSet::compact`](learn::params::ParamSet::compact)).
+    pub fn compact(mut self) -> Self {
+        self.trained.params.compact();
+        self
+    }
+
     /// Where it comes from; `data` is the hash of the tokens that it must have been trained on.
     pub fn model(&self, data: &str) -> Model {
         let (origin, parameters) = (self.trained.origin.clone(), self.trained.params.count());
