@@ -14,6 +14,14 @@ const READ: usize = 32 * 1024;
 const BF16_ROWS: usize = 128;
 const BF16_READ: usize = 128 * 1024;
 
+/// Writes the elements of W from `start` on, a multiple of [`BLOCK`], on this thread.
+pub(super) fn part<T: Float>(weight: Storage, pieces: &[&Tensor], start: usize, out: &mut [T]) {
+    match weight {
+        Storage::Dense(_) => widen_part(pieces[0], start, out),
+        Storage::Nf4(layout) => layout.dequantise_part(pieces, start, out),
+    }
+}
+
 /// Computes y = x Wᵀ + b for few x of one step each: the bits are those of
 /// [`Linear`](crate::ops::linear::Linear) with the whole W [n, k]. A W in bf16 is read once, any other is brought into the
 /// dtype of x in parts that stay in the cache.
@@ -50,10 +58,7 @@ pub(super) fn forward_steps<T: Float>(
                 continue;
             }
             let w = &mut w[..(last - first) * k];
-            match weight {
-                Storage::Dense(_) => widen_part(pieces[0], first * k, w),
-                Storage::Nf4(layout) => layout.dequantise_part(pieces, first * k, w),
-            }
+            part(weight, pieces, first * k, w);
             let w = View::new(w, last - first, k, k).transposed();
             // SAFETY: as above; the columns are inside y.
             unsafe { product_into(y.pointer(first), n, b.is_some(), T::ONE, x, w) };

@@ -3,15 +3,17 @@
 //!
 //! W is brought into the dtype of x for the time of a product, in the forward pass and again in the backward pass, so that
 //! only one weight at a time takes that memory: the values, and so all results, are those of [`Linear`] with a weight that
-//! was dequantised once. On the CPU, single steps of few sequences multiply a W in bf16 as it is stored, and expand any other
-//! in parts that stay in the cache; on a GPU, a few rows are multiplied by the codes themselves. Costs 2·R·N·K FLOPs forward
-//! and as many backward (R rows); a product of many rows also moves 0.5 and 2 or 4 bytes per weight to dequantise it.
+//! was dequantised once. On the CPU, single steps of few sequences multiply a W in bf16 as it is stored, and products of up to
+//! some hundred rows expand parts of W that stay in the cache; on a GPU, a few rows are multiplied by the codes themselves.
+//! Costs 2·R·N·K FLOPs forward and as many backward (R rows); a product of many rows also moves 0.5 and 2 or 4 bytes per
+//! weight to dequantise it.
 
 mod cpu;
 pub(crate) mod cuda;
 
 use super::activation::Activation;
 use super::linear::Linear;
+use super::linear::cpu::{Weight, transposes};
 use crate::dtype::Dtype;
 use crate::nf4::{Nf4, widen};
 use crate::op::{Case, Draw, Grads, Op, Saved};
@@ -154,17 +156,24 @@ impl Op for FrozenLinear {
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, pieces) = (inputs[0], self.pieces(inputs));
+        let shape = self.weight_shape(pieces[0].shape()).unwrap_or_default();
+        let bias = self.bias.then(|| inputs[2]);
         let of_steps = matches!(x.shape(), [_, .., 1, _]) && (1..=FEW).contains(&x.rows());
-        if let Some(shape) = self.weight_shape(pieces[0].shape())
-            && of_steps
-            && self.activation == Activation::Identity
-        {
-            let (weight, bias) = ((self.weight, &*pieces, shape), self.bias.then(|| inputs[2]));
+        if of_steps && self.activation == Activation::Identity {
+            let weight = (self.weight, &*pieces, shape);
             with_float!(x.dtype(), T => cpu::forward_steps::<T>(weight, x, bias, out.write()));
             return self.saved(vec![x.clone(), pieces[0].clone()], inputs);
         }
-        let w = self.expanded(inputs[0], &self.pieces(inputs));
-        self.saved(self.linear().forward(&self.dense(inputs, &w), out), inputs)
+        if transposes(x.rows(), shape) {
+            let w = self.expanded(x, &pieces);
+            return self.saved(self.linear().forward(&self.dense(inputs, &w), out), inputs);
+        }
+        let slope = with_float!(x.dtype(), T => {
+            let part = |start, out: &mut [T]| cpu::part(self.weight, &pieces, start, out);
+            self.linear().compute(x, (Weight::Parts(&part), shape[0]), bias, out)
+        });
+        let own = [Some(x.clone()), Some(pieces[0].clone()), slope];
+        self.saved(own.into_iter().flatten().collect(), inputs)
     }
 
     fn backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {

@@ -30,23 +30,40 @@ const TASK: usize = 512 * 1024;
 const LANES: usize = 8;
 const LANE_ELEMENTS: usize = 96 << 10;
 
+/// W [N, K].
+#[derive(Clone, Copy)]
+pub(crate) enum Weight<'a, T> {
+    /// Its elements.
+    Whole(&'a [T]),
+    /// A function that writes its elements from a position on, for rows of x that need no transpose of W
+    /// ([`transposes`]): only the parts that are multiplied are in the cache. Parts begin at a multiple of [`COLUMNS`]·K.
+    Parts(&'a (dyn Fn(usize, &mut [T]) + Sync)),
+}
+
+/// Whether W [N, K] is transposed for a product with so many rows. Products pack W for every block of rows, which is much
+/// cheaper if W has already been transposed.
+pub(crate) fn transposes(rows: usize, [n, k]: [usize; 2]) -> bool {
+    rows > ROWS || n * k > TRANSPOSED && rows >= ROWS / 4
+}
+
 /// Computes z = x Wᵀ + b or, with `activated` (f, out), writes f(x Wᵀ + b) to out and f'(x Wᵀ + b) to z.
 pub(crate) fn forward<T: Float>(
     x: &Tensor,
-    w: &Tensor,
+    (w, n): (Weight<T>, usize),
     b: Option<&Tensor>,
     z: &mut [T],
     activated: Option<(Activation, &mut [T])>,
 ) {
-    let (rows, k, n) = (x.rows(), x.width(), w.shape()[0]);
+    let (rows, k) = (x.rows(), x.width());
     // One step of each sequence, [B, 1, K].
     let of_steps = matches!(x.shape(), [_, .., 1, _]);
-    let (x, w, b) = (x.read::<T>(), w.read::<T>(), b.map(|b| b.read::<T>()));
+    let (x, b) = (x.read::<T>(), b.map(|b| b.read::<T>()));
     let columns = if rows < 2 * ROWS { COLUMNS } else { n };
     let (row_blocks, column_blocks) = (rows.div_ceil(ROWS), n.div_ceil(columns));
-    // Products pack W for every block of rows, which is much cheaper if W has already been transposed.
-    let transposes = row_blocks > 1 || n * k > TRANSPOSED && rows >= ROWS / 4;
-    let wt = if transposes { transposed(w, [n, k]) } else { Scratch::uninit(0) };
+    let wt = match w {
+        Weight::Whole(w) if transposes(rows, [n, k]) => Some(transposed(w, [n, k])),
+        _ => None,
+    };
     let z = Shared::new(z);
     let out = activated.map(|(f, out)| (f, Shared::new(out)));
     let task = |row_block: usize, column_block: usize| {
@@ -58,20 +75,19 @@ pub(crate) fn forward<T: Float>(
                 unsafe { z.slice(r * n + c0..r * n + c1) }.copy_from_slice(&b[c0..c1]);
             }
         }
+        let mut part;
+        let w = match (&wt, w) {
+            (Some(wt), _) => View::new(&wt[c0..], k, c1 - c0, n),
+            (None, Weight::Whole(w)) => View::new(&w[c0 * k..], c1 - c0, k, k).transposed(),
+            (None, Weight::Parts(write)) => {
+                part = Scratch::uninit((c1 - c0) * k);
+                write(c0 * k, &mut part);
+                View::new(&part[..], c1 - c0, k, k).transposed()
+            }
+        };
+        let x = View::new(&x[r0 * k..], r1 - r0, k, k).of_steps(of_steps);
         // SAFETY: as above; the block lies inside z.
-        unsafe {
-            product_into(
-                z.pointer(r0 * n + c0),
-                n,
-                b.is_some(),
-                T::ONE,
-                View::new(&x[r0 * k..], r1 - r0, k, k).of_steps(of_steps),
-                match transposes {
-                    true => View::new(&wt[c0..], k, c1 - c0, n),
-                    false => View::new(&w[c0 * k..], c1 - c0, k, k).transposed(),
-                },
-            );
-        }
+        unsafe { product_into(z.pointer(r0 * n + c0), n, b.is_some(), T::ONE, x, w) };
         if let Some((f, out)) = &out {
             let spans = if columns == n { 1 } else { r1 - r0 };
             let span = (r1 - r0) / spans * (c1 - c0);

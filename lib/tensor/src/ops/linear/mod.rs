@@ -9,6 +9,7 @@ pub(crate) mod cuda;
 pub(crate) use cuda::{Factor, multiply_and_sum};
 
 use super::activation::Activation;
+use crate::dtype::Float;
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::tensor::Tensor;
 use crate::with_float;
@@ -20,6 +21,26 @@ pub struct Linear {
     pub bias: bool,
     /// Activation f.
     pub activation: Activation,
+}
+
+impl Linear {
+    /// Computes y for W [N, K], given N. Returns f'(z), which is all of z that the backward pass needs, unless f is the
+    /// identity.
+    pub(crate) fn compute<T: Float>(
+        &self,
+        x: &Tensor,
+        w: (cpu::Weight<T>, usize),
+        b: Option<&Tensor>,
+        out: &mut Tensor,
+    ) -> Option<Tensor> {
+        if self.activation == Activation::Identity {
+            cpu::forward(x, w, b, out.write(), None);
+            return None;
+        }
+        let mut slope = Tensor::empty(out.shape(), out.dtype());
+        cpu::forward(x, w, b, slope.write(), Some((self.activation, out.write())));
+        Some(slope)
+    }
 }
 
 impl Op for Linear {
@@ -49,21 +70,11 @@ impl Op for Linear {
 
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, w) = (inputs[0], inputs[1]);
-        let mut saved = vec![x.clone(), w.clone()];
-        if self.activation == Activation::Identity {
-            with_float!(out.dtype(), T => {
-                cpu::forward::<T>(x, w, inputs.get(2).copied(), out.write(), None);
-            });
-        } else {
-            // Backward needs only f'(z), so z itself is not saved.
-            let mut slope = Tensor::empty(out.shape(), out.dtype());
-            with_float!(out.dtype(), T => {
-                let activated = Some((self.activation, out.write()));
-                cpu::forward::<T>(x, w, inputs.get(2).copied(), slope.write(), activated);
-            });
-            saved.push(slope);
-        }
-        saved
+        let slope = with_float!(out.dtype(), T => {
+            let whole = (cpu::Weight::Whole(w.read::<T>()), w.shape()[0]);
+            self.compute(x, whole, inputs.get(2).copied(), out)
+        });
+        [Some(x.clone()), Some(w.clone()), slope].into_iter().flatten().collect()
     }
 
     fn backward(&self, saved: &Saved, mut dy: Tensor, grads: &mut Grads) {
