@@ -118,6 +118,27 @@ fn quantised_bases_resume(folder: &Path) {
             weights(folder, "quantised", 24) == weights(folder, &format!("quantised-{number}"), 24);
         assert!(same, "{command}");
     }
+    quantised_answers_resume(folder, has_ranks.then_some(ranks));
+}
+
+/// Answers of the run `quantised`, killed after every block and resumed on one rank, and on four.
+fn quantised_answers_resume(folder: &Path, launcher: Option<&str>) {
+    done(folder, "head -n 130 raw/dialogues.jsonl > some.jsonl");
+    let predict = "evaluate predict quantised --inputs some.jsonl --max-new-tokens 3 -o";
+    done(folder, &format!("{predict} whole.jsonl"));
+    let answers = |name: &str| fs::read(folder.join(name)).unwrap();
+    let mut kills = 0;
+    let killed = format!("FAIL=save.after_shard:1=kill {predict} killed.jsonl");
+    while shell(folder, &format!("{killed} || exit $?")).status != Some(0) {
+        kills += 1;
+        assert!(kills < 9, "{killed}");
+    }
+    assert!(kills > 0 && answers("killed.jsonl") == answers("whole.jsonl"), "{kills}");
+    if let Some(launcher) = launcher {
+        let launcher = launcher.replace("-n 2", "-n 4");
+        done(folder, &format!("{launcher} {predict} four.jsonl"));
+        assert!(answers("four.jsonl") == answers("whole.jsonl"));
+    }
 }
 
 #[test]
