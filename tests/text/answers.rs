@@ -218,7 +218,7 @@ fn answers_come_as_texts_or_characters_and_may_be_missing() {
         (
             "ds-prep import far.jsonl --columns none.yaml -o x",
             78,
-            "unless `context`, `messages` or `prompt` does",
+            "unless `context`, `messages`, `prompt` or `image` does",
         ),
         ("ds-prep import wrong.jsonl --columns lenient.yaml -o y", 0, "1 rows were dropped"),
     ] {

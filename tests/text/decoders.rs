@@ -248,7 +248,7 @@ fn folders_of_decoders_that_do_not_fit_are_refused() {
     config("\"qwen3\"", "\"gpt2\"");
     refused(
         "bad/config.json: model_type \"gpt2\" is not supported; supported are bert, roberta, xlm-roberta, distilbert, qwen3, \
-         qwen2 and llama",
+         qwen2, llama and qwen3_vl",
     );
     config("\"intermediate_size\": 128", "\"intermediate_size\": 120");
     refused(

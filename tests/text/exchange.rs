@@ -301,7 +301,7 @@ fn folders_that_do_not_fit_are_refused() {
         (
             "\"bert\"",
             "\"gpt2\"",
-            "supported are bert, roberta, xlm-roberta, distilbert, qwen3, qwen2 and llama",
+            "supported are bert, roberta, xlm-roberta, distilbert, qwen3, qwen2, llama and qwen3_vl",
         ),
         ("\"gelu\"", "\"gelu_new\"", "gelu_new"),
         ("\"hidden_size\"", "\"hidden\"", "hidden 64: the key is not known"),

@@ -274,7 +274,10 @@ impl Training {
 
     /// Whether training stops early after `validations`, of which the last `since_best` were no improvement.
     pub fn has_lost_patience(&self, validations: u64, since_best: u64) -> bool {
-        let counted = since_best.min(validations.saturating_sub(self.early_stopping_after));
+        let counted = match self.early_stopping_after {
+            0 => since_best,
+            after => since_best.min(validations.saturating_sub(after)),
+        };
         self.early_stopping_patience.is_some_and(|patience| counted >= patience.max(1))
     }
 }

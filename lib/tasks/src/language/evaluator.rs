@@ -1,9 +1,10 @@
 //! `evaluate score`: the loss of held-out conversations, and the answers to them.
 
 use super::baselines::{Unigram, frequent_answer, last_answer};
+use super::fit::{image_tokens, require_lengths};
 use super::options::LanguageScoreOptions;
 use super::record_images::{RecordImages, Records};
-use super::sft::{SftTask, image_tokens, require_lengths};
+use super::sft::SftTask;
 use super::trained::TrainedLanguage;
 use crate::evaluation::ScoreRequest;
 use crate::text::open_sets;

@@ -6,6 +6,7 @@ mod batch;
 mod config;
 mod evaluator;
 mod export;
+mod fit;
 mod generator;
 mod model;
 mod options;

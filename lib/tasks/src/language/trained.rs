@@ -1,9 +1,10 @@
 //! Trained decoders.
 
 use super::batch::{Labelled, by_length};
+use super::fit::require_fit;
 use super::generator::Generator;
 use super::record_images::RecordImages;
-use super::sft::{Language, PROCESSOR, SftModel, SftTask, TEMPLATE, TOKENIZER, require_fit};
+use super::sft::{Language, PROCESSOR, SftModel, SftTask, TEMPLATE, TOKENIZER};
 use super::vision::Images;
 use crate::trained::Opener;
 use data::text::chat::{ChatTokenizer, LossOn, Messages};

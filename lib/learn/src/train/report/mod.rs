@@ -125,11 +125,6 @@ impl Reporter {
             if threads == 1 { "" } else { "s" }
         );
         budget.notes.iter().for_each(|note| unix::note!("{note}"));
-        if job.task.config.cost.budget.is_some() && job.rate_per_hour() == 0.0 {
-            unix::warn!(
-                "cost.budget has no effect: cost.rate_per_hour is 0, and no price of this device is known"
-            );
-        }
         let mut bar = Bar::new("updates", training.updates);
         bar.resume_at(progress.update);
         let mut writer = StatusWriter::new(run.status()).fenced(fence.clone());

@@ -198,6 +198,11 @@ fn resume_or_init<'a>(
     unix::publish::publish_bytes(&run.config(), config.as_bytes())?;
     let parameters = params.trained.count();
     params.summary().iter().for_each(|text| unix::note!("{text}"));
+    if job.task.config.cost.budget.is_some() && job.rate_per_hour() == 0.0 {
+        unix::warn!(
+            "cost.budget has no effect: cost.rate_per_hour is 0, and no price of this device is known"
+        );
+    }
     let samples = task.sources().iter().map(|(count, _)| *count as usize).sum();
     let counts = [parameters, samples];
     let reporter = Reporter::start(job, run, &lease, &progress, &accepted, &budget, counts)?;

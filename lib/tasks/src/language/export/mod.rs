@@ -22,6 +22,7 @@ use crate::common::transformers::export::{
 use crate::common::transformers::{Pretrained, adapter};
 use crate::trained::Opener;
 use config::{Ids, config_of};
+use data::images::PROCESSOR_FILE;
 use data::text::{TokenInfo, TokenSet};
 use learn::adapt::{merged, peft};
 use learn::foreign;
@@ -237,7 +238,7 @@ fn compared(
     Ok(Comparison { tokens: 0, largest_logit: largest, largest_difference, tolerance })
 }
 
-/// config.json, the settings of generation, the tokenizer and the chat template. Errors: 65 when no token ends an answer.
+/// config.json, the settings of generation, the tokenizer, the chat template, and the image processor if the model has a tower. Errors: 65 when no token ends an answer.
 fn files(own: &TrainedLanguage, folder: &Path) -> Result<Vec<(&'static str, String)>> {
     let tokenizer = &own.chat.tokenizer;
     let special = tokenizer.special();
@@ -272,13 +273,16 @@ fn files(own: &TrainedLanguage, folder: &Path) -> Result<Vec<(&'static str, Stri
             ),
         }
     }
-    Ok(vec![
+    let processor = own.chat.images.as_ref().filter(|_| own.reads_images());
+    let processor = processor.map(|images| (PROCESSOR_FILE, images.processor.text()));
+    let files = vec![
         ("config.json", text(&config_of(own.config(), &ids))?),
         ("generation_config.json", text(&ids.keys().into())?),
         ("tokenizer.json", tokenizer.json().to_string()),
         ("tokenizer_config.json", text(&of_tokenizer)?),
         ("chat_template.jinja", own.chat.template.source().to_string()),
-    ])
+    ];
+    Ok(files.into_iter().chain(processor).collect())
 }
 
 #[cfg(test)]
