@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::comparison::{COMPARED_CHARS, Comparison, Part, visible};
 use super::{Block, Cell, Document, Table};
 
 /// Tables as in printed papers: rules above, below and under the header, but none between columns.
@@ -42,10 +43,48 @@ fn render_block(block: &Block) -> Markup {
         Block::Table(table) => render_table(table),
         Block::Picture { caption, png } => html! {
             figure {
-                img src=(format!("data:image/png;base64,{}", STANDARD.encode(png))) alt=(caption);
+                (render_png(caption, png))
                 figcaption { (caption) }
             }
         },
+        Block::Comparison(comparison) => render_comparison(comparison),
+    }
+}
+
+fn render_png(caption: &str, png: &[u8]) -> Markup {
+    html! { img src=(format!("data:image/png;base64,{}", STANDARD.encode(png))) alt=(caption); }
+}
+
+fn render_comparison(comparison: &Comparison) -> Markup {
+    let [reference, answer] = comparison.parts();
+    let [hidden, others] = comparison.hidden();
+    let removed = |text: &str| html! { del { (text) } };
+    let added = |text: &str| html! { ins { (text) } };
+    html! {
+        figure class="comparison" {
+            @if let Some(png) = &comparison.png { (render_png(&comparison.caption, png)) }
+            div {
+                (render_text(&comparison.reference.0, &reference, hidden, removed))
+                (render_text(&comparison.answer.0, &answer, others, added))
+            }
+            figcaption { (comparison.caption) }
+        }
+    }
+}
+
+fn render_text(name: &str, parts: &[Part], hidden: usize, mark: impl Fn(&str) -> Markup) -> Markup {
+    html! {
+        p { (name) }
+        // Browsers drop the first line end.
+        pre dir="auto" {
+            "\n"
+            @for part in parts {
+                @if part.is_marked { (mark(&visible(&part.text))) } @else { (part.text) }
+            }
+        }
+        @if hidden > 0 {
+            p { "… and " (hidden) " more characters; the first " (COMPARED_CHARS) " are compared." }
+        }
     }
 }
 
@@ -102,13 +141,38 @@ mod tests {
         document.list(vec![hostile.into()]);
         document.table(table);
         document.picture(hostile, b"\x89PNG\r\n".to_vec());
+        let text = || (hostile.to_string(), hostile.to_string());
+        let (reference, answer) = (text(), text());
+        document.comparison(Comparison { caption: hostile.into(), png: None, reference, answer });
         let html = document.html();
         assert!(!html.contains("<script") && !html.contains("http"), "{html}");
         // Slashes in tables are followed by a possible line break.
         let escaped = "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&amp;";
         let html = html.replace("<wbr>", "");
-        assert_eq!(html.matches(escaped).count(), 9, "{html}");
+        assert_eq!(html.matches(escaped).count(), 14, "{html}");
         assert!(html.contains("<td class=\"number\"><strong>−0.25</strong></td>"), "{html}");
         assert!(html.contains("<img src=\"data:image/png;base64,iVBORw0K\""), "{html}");
+    }
+
+    #[test]
+    fn differences_are_marked_and_long_texts_are_cut() {
+        let mut document = Document::new("Answers");
+        document.comparison(Comparison {
+            caption: "1: item 7".into(),
+            png: Some(b"\x89PNG\r\n".to_vec()),
+            reference: ("reference".into(), "\n<b>\nx & y".into()),
+            answer: ("answer".into(), format!("\n<i>x &amp; y{}", "z".repeat(COMPARED_CHARS))),
+        });
+        let html = document.html();
+        let start = html.find("<figure").unwrap();
+        let html = &html[start..html.find("<footer").unwrap()];
+        assert!(html.starts_with("<figure class=\"comparison\"><img src=\"data:image"), "{html}");
+        // A line end that is missing is visible.
+        let first = "\n\n&lt;<del>b</del>&gt;<del>↵\n</del>x &amp; y</pre>";
+        assert!(html.contains(first), "{html}");
+        let second = "\n\n&lt;<ins>i</ins>&gt;x &amp;<ins>amp;</ins> y<ins>zz";
+        assert!(html.contains(second), "{html}");
+        assert!(html.contains("… and 13 more characters; the first 2000 are compared."), "{html}");
+        assert_eq!(html.matches("more characters").count(), 1);
     }
 }

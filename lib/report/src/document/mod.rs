@@ -1,11 +1,15 @@
 //! A report of text, tables and pictures, written as one HTML file, as Markdown or as plain text.
 //!
 //! The HTML file is self-contained: style and pictures are embedded and it loads nothing. All text is escaped for its
-//! format, so it may come from file names and configurations. Markdown and plain text leave out the pictures.
+//! format, so it may come from file names and configurations. Markdown and plain text leave out the pictures and the marks in
+//! compared texts.
 
+mod comparison;
 mod html;
 mod markdown;
 mod text;
+
+pub use comparison::{COMPARED_CHARS, Comparison};
 
 /// A report.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +25,7 @@ enum Block {
     List(Vec<String>),
     Table(Table),
     Picture { caption: String, png: Vec<u8> },
+    Comparison(Comparison),
 }
 
 /// A table. A column whose cells are all numbers, or empty, is aligned to the right.
@@ -73,6 +78,11 @@ impl Document {
         self.blocks.push(Block::Picture { caption: caption.into(), png });
     }
 
+    /// Adds two texts with their differences marked, in HTML; in Markdown and plain text they are not marked.
+    pub fn comparison(&mut self, comparison: Comparison) {
+        self.blocks.push(Block::Comparison(comparison));
+    }
+
     /// Returns the blocks as lines, without pictures and without the headings of pictures.
     fn written(
         &self,
@@ -90,6 +100,12 @@ impl Document {
             }
             Block::Table(table) => Some(lines(table)),
             Block::Picture { .. } => None,
+            Block::Comparison(Comparison { caption, reference, answer, .. }) => {
+                let item = |(name, text): &(String, String)| {
+                    format!("- {}: {}\n", escape(name), escape(text))
+                };
+                Some(format!("{}\n\n{}{}", escape(caption), item(reference), item(answer)))
+            }
         };
         self.blocks.iter().enumerate().filter_map(write).collect()
     }
