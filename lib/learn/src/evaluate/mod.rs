@@ -93,6 +93,12 @@ pub trait Evaluator: Sync {
     /// Computes the results from the sums and losses of all items.
     fn finish(&self, sums: &Self::Sums, losses: &Losses) -> Result<Results>;
 
+    /// Completes the measurements of the worst items, whose indices are given, before they are presented: for what takes
+    /// too long to measure of every item. Called on rank 0, after [`Evaluator::finish`].
+    fn complete(&self, _sums: &mut Self::Sums, _worst: &[u64]) -> Result<()> {
+        Ok(())
+    }
+
     /// Presents one of the worst items in the report, given the sums over all items.
     fn show(&self, _sums: &Self::Sums, _item: u64) -> Result<Shown> {
         Ok(Shown::default())

@@ -136,6 +136,10 @@ pub fn score<E: Evaluator>(
     if most > 0 {
         let title = || Document::new(format!("Worst {}", evaluator.noun()));
         let page = results.page.take().unwrap_or_else(title);
+        if let Err(error) = evaluator.complete(&mut sums, &worst.items()) {
+            file.store(&(first, &sums, &worst), &losses.values, true)?;
+            return Err(error);
+        }
         let show = |item| {
             check_stop()?;
             evaluator.show(&sums, item)

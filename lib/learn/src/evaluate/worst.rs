@@ -3,7 +3,7 @@
 use super::ItemLoss;
 use crate::score::Bits;
 use report::axis::short;
-use report::document::{Cell, Document, Table};
+use report::document::{Cell, Comparison, Document, Table};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
@@ -19,6 +19,8 @@ pub struct Shown {
     pub fields: Map<String, Value>,
     /// PNG image.
     pub picture: Option<Vec<u8>>,
+    /// The true text and the one that the model wrote instead, whose differences the page marks.
+    pub texts: Option<[String; 2]>,
 }
 
 /// Items with the largest losses so far, in descending order; ties are ordered by descending confidence, then by index.
@@ -38,6 +40,11 @@ impl WorstItems {
         self.0.truncate(most);
     }
 
+    /// The indices of the items, the worst first.
+    pub fn items(&self) -> Vec<u64> {
+        self.0.iter().map(|(item, _)| *item).collect()
+    }
+
     /// Returns `worst.jsonl` with one line per item, `worst.html`, which is `page` with these items added, and the
     /// pictures that `show` makes. `name` is the name of the loss.
     pub fn files(
@@ -47,21 +54,21 @@ impl WorstItems {
         show: impl Fn(u64) -> Result<Shown>,
     ) -> Result<Vec<(PathBuf, Vec<u8>)>> {
         let (mut text, mut files) = (Vec::new(), Vec::new());
-        let (mut lines, mut pictures) = (Vec::new(), Vec::new());
+        let (mut lines, mut figures) = (Vec::new(), Vec::new());
         for (rank, (item, loss)) in self.0.iter().enumerate() {
-            let Shown { fields, picture } = show(*item)?;
+            let Shown { fields, picture, texts } = show(*item)?;
             let loss = Some(loss.value.0).filter(|loss| loss.is_finite());
             let mut line = Map::from_iter([
                 ("item".to_string(), Value::from(*item)),
                 (name.to_string(), Value::from(loss)),
             ]);
             line.extend(fields);
-            if let Some(png) = picture {
+            if let Some(png) = &picture {
                 let path = format!("pictures/worst-{}.png", rank + 1);
                 line.insert("picture".into(), path.clone().into());
-                pictures.push((format!("{}: item {item}", rank + 1), png.clone()));
-                files.push((path.into(), png));
+                files.push((path.into(), png.clone()));
             }
+            figures.push((format!("{}: item {item}", rank + 1), picture, texts));
             serde_json::to_writer(&mut text, &line).map_err(Error::bug)?;
             text.push(b'\n');
             lines.push(line);
@@ -69,7 +76,18 @@ impl WorstItems {
         page.heading("Worst items");
         page.paragraph(format!("Those with the largest {name}, the largest first."));
         page.table(table(&lines));
-        pictures.into_iter().for_each(|(caption, png)| page.picture(caption, png));
+        for (caption, png, texts) in figures {
+            match (texts, png) {
+                (Some([reference, answer]), png) => page.comparison(Comparison {
+                    caption,
+                    png,
+                    reference: ("Reference; struck through: not in the answer".into(), reference),
+                    answer: ("Answer; underlined: not in the reference".into(), answer),
+                }),
+                (None, Some(png)) => page.picture(caption, png),
+                (None, None) => {}
+            }
+        }
         files.push(("worst.jsonl".into(), text));
         files.push(("worst.html".into(), page.html().into_bytes()));
         Ok(files)
@@ -130,11 +148,11 @@ mod tests {
         for (number, own) in all.chunks(2).enumerate() {
             parts.add(2 * number as u64, own, 4);
         }
-        let items = |worst: &WorstItems| worst.0.iter().map(|(item, _)| *item).collect::<Vec<_>>();
-        assert_eq!((items(&whole), items(&parts)), (vec![1, 5, 2, 0], vec![1, 5, 2, 0]));
+        assert_eq!((whole.items(), parts.items()), (vec![1, 5, 2, 0], vec![1, 5, 2, 0]));
         let show = |item| {
             let fields = Map::from_iter([("id".into(), format!("r{item}").into())]);
-            Ok(Shown { fields, picture: (item == 5).then(|| vec![1]) })
+            let texts = (item == 2).then(|| ["1 < 2".into(), "1 < 3".into()]);
+            Ok(Shown { fields, picture: (item == 5).then(|| vec![1]), texts })
         };
         let files = whole.files("nrmse", Document::new("Worst"), show).unwrap();
         let paths: Vec<_> = files.iter().map(|(path, _)| path.to_str().unwrap()).collect();
@@ -142,5 +160,9 @@ mod tests {
         let text = String::from_utf8(files[1].1.clone()).unwrap();
         assert!(text.starts_with("{\"item\":1,\"nrmse\":null,\"id\":\"r1\"}\n"), "{text}");
         assert!(text.contains("\"picture\":\"pictures/worst-2.png\"") && text.lines().count() == 4);
+        let page = String::from_utf8(files[2].1.clone()).unwrap();
+        let first = page.find("2: item 5").unwrap();
+        let second = page.find("1 &lt; <del>2</del></pre>").unwrap();
+        assert!(first < second && page.contains("1 &lt; <ins>3</ins></pre>"), "{page}");
     }
 }

@@ -360,6 +360,6 @@ impl Evaluator for LanguageEvaluator {
         let mut fields = self.row(found, i);
         fields.remove("loss");
         fields.insert("messages".into(), self.sets[0].all_texts(i).into());
-        Ok(Shown { fields, picture: None })
+        Ok(Shown { fields, ..Shown::default() })
     }
 }

@@ -279,7 +279,7 @@ impl Evaluator for RecordEvaluator {
             ("record".into(), number.into()),
         ]);
         let picture = self.picture(&[(format!("record {number}"), item as usize)])?;
-        Ok(Shown { fields, picture })
+        Ok(Shown { fields, picture, ..Shown::default() })
     }
 }
 

@@ -271,6 +271,6 @@ impl Evaluator for TextEvaluator {
         if !fields.contains_key("context") || self.predicts()[0] {
             fields.insert("text".into(), set.all_texts(i).into());
         }
-        Ok(Shown { fields, picture: None })
+        Ok(Shown { fields, ..Shown::default() })
     }
 }

@@ -336,6 +336,6 @@ impl Evaluator for PairEvaluator {
         }
         let cosine = sums.cosines.get(item as usize).map(|cosine| cosine.0);
         fields.insert("cosine".into(), json!(cosine));
-        Ok(Shown { fields, picture: None })
+        Ok(Shown { fields, ..Shown::default() })
     }
 }

@@ -305,6 +305,7 @@ impl Evaluator for RolloutEvaluator {
             ("trajectory".into(), start.trajectory.into()),
             ("start_frame".into(), start.frame.into()),
         ]);
-        Ok(Shown { fields, picture: pictures::of_rollout(self, start)? })
+        let picture = pictures::of_rollout(self, start)?;
+        Ok(Shown { fields, picture, ..Shown::default() })
     }
 }
