@@ -77,6 +77,8 @@ fn a_decoder_learns_formats_answers_prompts_and_resumes_to_the_bit() {
     assert_eq!(only.subject.metric, "loss");
     assert_eq!(only.scores.methods["sft"]["loss"].value, value("sft", "loss"));
 
+    answers_are_generated_for_the_worst(folder, &rows);
+
     // Answers to prompts are those of the evaluation.
     let predict = "evaluate predict run --inputs raw/dialogues.jsonl --max-new-tokens 24";
     let answers = lines(&done(folder, &format!("{predict} -o -")).stdout);
@@ -93,6 +95,46 @@ fn a_decoder_learns_formats_answers_prompts_and_resumes_to_the_bit() {
     done(folder, "head -n 3 raw/dialogues.jsonl > first.jsonl");
     let first = done(folder, &format!("{} -o -", drawn.replace("raw/dialogues", "first"))).stdout;
     assert_eq!(lines(&first), lines(&one)[..3]);
+}
+
+/// The conversations with the largest losses are those among all, given the rows of all of them, on one rank and on two.
+fn answers_are_generated_for_the_worst(folder: &Path, rows: &[Value]) {
+    let mut expected: Vec<&Value> = rows.iter().collect();
+    expected.sort_by(|a, b| b["loss"].as_f64().unwrap().total_cmp(&a["loss"].as_f64().unwrap()));
+    let score = "evaluate score run --data tokens --max-new-tokens 24 --answers worst --worst 20";
+    done(folder, &format!("{score} -o worst"));
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let found = lines(&read("worst/worst.jsonl"));
+    assert_eq!(found.len(), 20);
+    for (own, row) in found.iter().zip(expected) {
+        for key in ["id", "loss", "answer", "text", "cer", "wer"] {
+            assert_eq!(own[key], row[key], "{own} {row}");
+        }
+    }
+    let metrics = MetricsFile::read(&folder.join("worst")).unwrap();
+    assert!(!metrics.scores.methods["sft"].contains_key("cer"));
+    let other = MetricsFile::read(&folder.join("losses")).unwrap();
+    assert_eq!(metrics.subject.differences(&other.subject), Vec::<String>::new());
+    assert!(lines(&read("worst/predictions.jsonl")).iter().all(|row| row.get("text").is_none()));
+    assert_eq!(read("worst/worst.html").matches("<figure class=\"comparison\">").count(), 20);
+    if test_support::require_program("mpirun", &["--version"]) {
+        let ranks = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RAYON_NUM_THREADS=1 mpirun --bind-to none \
+                     --oversubscribe -n 2";
+        done(folder, &format!("{ranks} {score} -o ranks"));
+        assert_eq!(read("ranks/worst.jsonl"), read("worst/worst.jsonl"));
+    }
+    for option in ["--answers worst", "--normalise nfc"] {
+        let command = format!("evaluate score run --data tokens -o x --max-new-tokens 0 {option}");
+        refused(folder, &command, 2, "no effect with --max-new-tokens 0");
+    }
+    done(
+        folder,
+        "evaluate score run --data tokens -o same --max-new-tokens 24 --normalise spaces,nfc,spaces",
+    );
+    let same = MetricsFile::read(&folder.join("same")).unwrap();
+    let all = MetricsFile::read(&folder.join("scores")).unwrap();
+    let difference = "normalise is none and nfc,spaces";
+    assert_eq!(all.subject.differences(&same.subject), [difference]);
 }
 
 /// QLoRA from the run `whole`, killed and resumed on one rank and on two.

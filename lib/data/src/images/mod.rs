@@ -20,4 +20,5 @@ pub use config::{FILE as PROCESSOR_FILE, Preprocessor};
 pub use decode::{DecodeOptions, Transparency, count_pages, decode, open, read, split_page};
 pub use patches::{Fit, Patches, smart_resize};
 pub use pixels::RgbImage;
+pub use png_file::thumbnail;
 pub use resize::{Filter, resize};

@@ -4,8 +4,32 @@ use super::Transparency;
 use super::decode::DecodeOptions;
 use super::exif;
 use super::pixels::{Colour, RgbImage, Samples};
+use super::{Filter, resize};
 use png::{BitDepth, ColorType, DecodingError, Limits, Transformations};
 use std::io::Cursor;
+use unix::{Error, Result};
+
+/// Encodes an image as PNG, shrunk if a side has more than `longest` pixels. Errors: 65 when it does not fit into memory.
+pub fn thumbnail(image: &RgbImage, longest: u32) -> Result<Vec<u8>> {
+    let most = image.width.max(image.height);
+    let side = |side: u32| ((u64::from(side) * u64::from(longest) / u64::from(most)) as u32).max(1);
+    let shrunk = match most > longest {
+        true => Some(resize(image, side(image.width), side(image.height), Filter::Lanczos)?),
+        false => None,
+    };
+    encode(shrunk.as_ref().unwrap_or(image)).map_err(|cause| Error::bug(format!("PNG: {cause}")))
+}
+
+fn encode(image: &RgbImage) -> Result<Vec<u8>, png::EncodingError> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, image.width, image.height);
+    encoder.set_color(ColorType::Rgb);
+    encoder.set_depth(BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&image.pixels)?;
+    writer.finish()?;
+    Ok(bytes)
+}
 
 /// Decodes a file; the second value is its EXIF orientation. Errors: the problem.
 pub(super) fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(RgbImage, u16), String> {

@@ -1,25 +1,28 @@
 //! `evaluate score`: the loss of held-out conversations, and the answers to them.
 
+use super::answer_scores::{AnswerScore, answer_metrics, weighted_mean};
 use super::baselines::{Unigram, frequent_answer, last_answer};
 use super::fit::{image_tokens, require_lengths};
-use super::options::LanguageScoreOptions;
-use super::record_images::{RecordImages, Records};
+use super::normalise::Normalisation;
+use super::options::{AnswersOf, LanguageScoreOptions};
+use super::record_images::Records;
 use super::sft::SftTask;
 use super::trained::TrainedLanguage;
 use crate::evaluation::ScoreRequest;
 use crate::text::open_sets;
 use clap::FromArgMatches;
+use data::images::thumbnail;
 use data::inputs::InputFile;
 use data::text::TokenSet;
 use data::text::chat::ImageTokens;
 use indexmap::IndexMap;
 use learn::evaluate::{
-    Block, Evaluation, Evaluator, Losses, Model, Results, Shown, Stratum, bootstrap, interval,
-    subject,
+    Block, Evaluation, Evaluator, Losses, Model, Results, Shown, check_stop, subject,
 };
 use learn::generate::{Finish, Generation, Prompt};
-use learn::score::{Bits, edit_distance};
+use learn::score::Bits;
 use learn::task::Define;
+use rayon::prelude::*;
 use report::evaluation::{Group, Metric, MetricsByName, Scores, Subject};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -30,6 +33,10 @@ use unix::{Error, Result, warn};
 
 /// Conversations per block. An interruption loses the block that is being measured.
 const BLOCK: u64 = 64;
+/// Longest side of a picture in pixels.
+const PICTURE: u32 = 800;
+/// Worst conversations that are answered at once.
+const WORST_BLOCK: usize = 16;
 
 /// What was measured of a conversation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -51,13 +58,6 @@ struct MeasuredAnswer {
     finish: Option<Finish>,
 }
 
-impl MeasuredAnswer {
-    /// Whether the answer is the true one but for white space around it.
-    fn is_exact(&self) -> bool {
-        self.text.trim() == self.expected.trim()
-    }
-}
-
 /// A decoder and the data that it is scored on.
 struct LanguageEvaluator {
     model: TrainedLanguage,
@@ -66,6 +66,9 @@ struct LanguageEvaluator {
     sets: [TokenSet; 2],
     /// How answers are generated; None: no answers.
     generation: Option<Generation>,
+    /// The same for those to the worst conversations only, which have no metrics.
+    worst_generation: Option<Generation>,
+    normalisation: Normalisation,
     /// What images are cut with.
     images: Option<ImageTokens>,
 }
@@ -82,36 +85,59 @@ pub(super) fn open(request: &ScoreRequest) -> Result<Box<dyn Evaluation>> {
     }
     request.opener.require_known(request.parts, &[])?;
     let options = LanguageScoreOptions::from_arg_matches(request.options).map_err(Error::bug)?;
+    options.check()?;
     let [set, train, _] = open_sets(request.data, request.split)?;
     let folder = request.data.to_path_buf();
     let model = TrainedLanguage::restore(request.parts, request.opener, set.info(), &folder)?;
     let model = model.compact();
     require_lengths(model.config(), &set, &folder)?;
-    let generation = (options.max_new_tokens > 0).then(|| options.generation(model.stops.clone()));
+    let generation = options.generation(model.stops.clone());
+    let (generation, worst_generation) = match options.answers {
+        AnswersOf::All => (generation, None),
+        AnswersOf::Worst => (None, generation),
+    };
     let images = image_tokens(model.config(), &set)?;
-    let sets = [set, train];
-    Ok(Box::new(LanguageEvaluator { model, folder, sets, generation, images }))
+    Ok(Box::new(LanguageEvaluator {
+        model,
+        folder,
+        sets: [set, train],
+        generation,
+        worst_generation,
+        normalisation: options.normalisation(),
+        images,
+    }))
 }
 
 impl LanguageEvaluator {
+    /// Records with their images.
+    fn read(&self, records: impl Iterator<Item = usize>) -> Result<Records<'_>> {
+        Records::read(records.map(|i| (&self.sets[0], i)), self.images.as_ref())
+    }
+
+    /// A picture of the first image of a record, if it has one.
+    fn picture(&self, i: usize) -> Result<Option<Vec<u8>>> {
+        let images = self.sets[0].images(i)?;
+        let Some(image) = images.first() else { return Ok(None) };
+        let name = format!("{}: record {i}", self.folder.display());
+        thumbnail(&image.decode(&name)?, PICTURE).map(Some)
+    }
+
     /// The true last answers of records, and what the model answers.
     fn answers(
         &self,
         generation: &Generation,
-        records: Range<usize>,
+        records: impl Iterator<Item = usize> + Clone,
         read: &Records,
     ) -> Result<Vec<Option<MeasuredAnswer>>> {
         let (chat, stops) = (&self.model.chat, &self.model.stops);
-        let first = records.start;
-        let images: Vec<&RecordImages> = read.images().collect();
         let known = records.clone().map(|i| last_answer(chat, stops, &self.sets[0], i));
         let known = known.collect::<Result<Vec<_>>>()?;
         let mut prompts = Vec::new();
-        for (i, own) in records.zip(&known) {
+        for ((i, own), images) in records.zip(&known).zip(read.images()) {
             if let Some((ids, _)) =
                 own.as_ref().filter(|(ids, _)| self.model.require_room(ids).is_ok())
             {
-                prompts.push((Prompt { ids, number: i as u64 }, images[i - first].images()));
+                prompts.push((Prompt { ids, number: i as u64 }, images.images()));
             }
         }
         let mut generated = self.model.answers(&prompts, generation)?.into_iter();
@@ -126,8 +152,14 @@ impl LanguageEvaluator {
         Ok(known.iter().map(answer).collect())
     }
 
-    /// The line of predictions.jsonl for a record.
-    fn row(&self, found: &[Measured], i: usize) -> Map<String, Value> {
+    /// The score of the answer of a conversation.
+    fn answer_score(&self, own: &Measured) -> Option<AnswerScore> {
+        let own = own.answer.as_ref()?;
+        Some(AnswerScore::of(&own.text, &own.expected, &self.normalisation))
+    }
+
+    /// The line of predictions.jsonl for a record; with its answer if that has a score.
+    fn row(&self, found: &[Measured], i: usize, score: Option<AnswerScore>) -> Map<String, Value> {
         let (set, own) = (&self.sets[0], &found[i]);
         let mut row = Map::from_iter([
             ("record".to_string(), json!(i)),
@@ -135,10 +167,10 @@ impl LanguageEvaluator {
             ("loss".into(), json!(own.sum.0 / own.labels as f64)),
             ("labels".into(), own.labels.into()),
         ]);
-        if let Some(answer) = &own.answer {
+        if let (Some(answer), Some(score)) = (&own.answer, score) {
             row.insert("answer".into(), answer.expected.clone().into());
             row.insert("text".into(), answer.text.clone().into());
-            row.insert("exact_match".into(), answer.is_exact().into());
+            row.extend(score.fields());
             row.insert("finish".into(), json!(answer.finish));
         }
         row
@@ -166,17 +198,19 @@ impl LanguageEvaluator {
         ])
     }
 
-    /// The metrics of the conversations `which`.
-    fn metrics(&self, found: &[Measured], which: &[usize]) -> MetricsByName {
+    /// The metrics of the conversations `which`, given the scores of all answers.
+    fn metrics(
+        &self,
+        found: &[Measured],
+        scores: &[Option<AnswerScore>],
+        which: &[usize],
+    ) -> MetricsByName {
         let sums: Vec<[f64; 2]> =
             which.iter().map(|i| [found[*i].sum.0, found[*i].labels as f64]).collect();
         let mut metrics = of_losses(&sums);
         if self.generation.is_some() {
-            let answers: Vec<Option<(&str, &str)>> = which
-                .iter()
-                .map(|i| found[*i].answer.as_ref().map(|own| (&own.text[..], &own.expected[..])))
-                .collect();
-            metrics.extend(of_answers(&answers));
+            let own: Vec<Option<AnswerScore>> = which.iter().map(|i| scores[*i]).collect();
+            metrics.extend(answer_metrics(&own));
         }
         metrics
     }
@@ -190,23 +224,24 @@ impl LanguageEvaluator {
         let mut all = IndexMap::from([("unigram".to_string(), of_losses(&sums))]);
         if self.generation.is_some() {
             let text = frequent_answer(&self.model.chat, &self.model.stops, train)?;
-            let answer = |own: &'_ Measured| own.answer.as_ref().map(|own| own.expected.clone());
-            let expected: Vec<Option<String>> = found.iter().map(answer).collect();
-            let answers: Vec<Option<(&str, &str)>> =
-                expected.iter().map(|own| own.as_deref().map(|own| (&text[..], own))).collect();
-            all.insert("most frequent answer".into(), of_answers(&answers));
+            let score = |own: &Measured| {
+                let own = own.answer.as_ref()?;
+                Some(AnswerScore::of(&text, &own.expected, &self.normalisation))
+            };
+            let scores: Vec<Option<AnswerScore>> = found.par_iter().map(score).collect();
+            all.insert("most frequent answer".into(), answer_metrics(&scores));
         }
         Ok(all)
     }
 
     /// The scores of the conversations of each criterion, in alphabetical order, if they have criteria.
-    fn by_criterion(&self, found: &[Measured]) -> Vec<Group> {
+    fn by_criterion(&self, found: &[Measured], scores: &[Option<AnswerScore>]) -> Vec<Group> {
         let set = &self.sets[0];
         let names: BTreeSet<&str> = (0..set.len()).filter_map(|i| set.criterion(i)).collect();
         let group = |name: &str| {
             let own: Vec<usize> =
                 (0..set.len()).filter(|i| set.criterion(*i) == Some(name)).collect();
-            let methods = [(SftTask::SPEC.name.into(), self.metrics(found, &own))].into();
+            let methods = [(SftTask::SPEC.name.into(), self.metrics(found, scores, &own))].into();
             let scores = Scores { samples: own.len() as u64, methods };
             Group { kind: "criterion".into(), name: name.into(), scores }
         };
@@ -214,43 +249,12 @@ impl LanguageEvaluator {
     }
 }
 
-/// The mean of `values`, each a sum and a weight, with its interval by bootstrap over samples.
-fn mean(values: &[[f64; 2]]) -> (f64, [f64; 2]) {
-    let of = |which: &mut dyn Iterator<Item = usize>| {
-        let [sum, weight] =
-            which.fold([0.0, 0.0], |[sum, weight], i| [sum + values[i][0], weight + values[i][1]]);
-        sum / weight
-    };
-    let stratum = Stratum { number: 0, clusters: values.len() };
-    let resampled = bootstrap(&[stratum], |draws| of(&mut draws[0].iter().copied()));
-    (of(&mut (0..values.len())), interval(resampled.into_iter()))
-}
-
 /// Loss and perplexity, from the sum of the losses and the number of labels of each sample.
 fn of_losses(sums: &[[f64; 2]]) -> MetricsByName {
-    let (loss, bounds) = mean(sums);
+    let (loss, bounds) = weighted_mean(sums);
     [
         ("loss".to_string(), Metric::error(loss).with_interval(Some(bounds))),
         ("perplexity".into(), Metric::error(loss.exp()).with_interval(Some(bounds.map(f64::exp)))),
-    ]
-    .into()
-}
-
-/// The share of exact answers, and the character error rate, from answers and true answers. One that is missing is wrong.
-fn of_answers(answers: &[Option<(&str, &str)>]) -> MetricsByName {
-    let exact =
-        |own: &Option<(&str, &str)>| own.is_some_and(|(text, own)| text.trim() == own.trim());
-    let exact: Vec<[f64; 2]> =
-        answers.iter().map(|own| [f64::from(u8::from(exact(own))), 1.0]).collect();
-    let (share, bounds) = mean(&exact);
-    let errors = answers.iter().flatten().map(|(text, expected)| {
-        let [text, expected] = [text, expected].map(|own| own.trim().chars().collect::<Vec<_>>());
-        [edit_distance(&text, &expected) as f64, expected.len() as f64]
-    });
-    let (rate, rates) = mean(&errors.collect::<Vec<_>>());
-    [
-        ("exact_match".to_string(), Metric::score(share).with_interval(Some(bounds))),
-        ("cer".into(), Metric::error(rate).with_interval(Some(rates))),
     ]
     .into()
 }
@@ -269,6 +273,14 @@ impl Evaluator for LanguageEvaluator {
         let tokens = self.generation.as_ref().map_or(0, |own| own.max_new_tokens);
         subject.protocol.insert("max_new_tokens".into(), tokens.into());
         subject.settings.insert("truncated".into(), set.truncated().into());
+        let name = self.normalisation.name().map(Value::from);
+        if let Some(generation) = &self.worst_generation {
+            subject.settings.insert("answers".into(), "worst".into());
+            subject.settings.insert("max_new_tokens".into(), generation.max_new_tokens.into());
+            name.map(|name| subject.settings.insert("normalise".into(), name));
+        } else {
+            name.map(|name| subject.protocol.insert("normalise".into(), name));
+        }
         subject
     }
 
@@ -297,9 +309,8 @@ impl Evaluator for LanguageEvaluator {
     }
 
     fn measure(&self, block: Range<u64>) -> Result<Block<Vec<Measured>>> {
-        let set = &self.sets[0];
         let own = block.start as usize..block.end as usize;
-        let read = Records::read(own.clone().map(|i| (set, i)), self.images.as_ref())?;
+        let read = self.read(own.clone())?;
         let sequences = read.labelled();
         let sums = self.model.losses(&sequences, own.start)?;
         let answers = match &self.generation {
@@ -325,11 +336,13 @@ impl Evaluator for LanguageEvaluator {
     fn finish(&self, found: &Vec<Measured>, _: &Losses) -> Result<Results> {
         let (set, task) = (&self.sets[0], SftTask::SPEC.name);
         let all: Vec<usize> = (0..found.len()).collect();
-        let mut methods = IndexMap::from([(task.to_string(), self.metrics(found, &all))]);
+        let score = |own: &Measured| self.generation.as_ref().and_then(|_| self.answer_score(own));
+        let scores: Vec<Option<AnswerScore>> = found.par_iter().map(score).collect();
+        let mut methods = IndexMap::from([(task.to_string(), self.metrics(found, &scores, &all))]);
         methods.extend(self.baselines(found)?);
         let row = |(name, metrics): (&String, &MetricsByName)| {
             let mut row = json!({"model": name});
-            for column in ["loss", "perplexity", "exact_match", "cer"] {
+            for column in ["loss", "perplexity", "exact_match", "cer", "wer", "value_cer"] {
                 row[column] = json!(metrics.get(column).map(|metric| metric.value));
             }
             row
@@ -342,12 +355,13 @@ impl Evaluator for LanguageEvaluator {
         }
         let mut lines = Vec::new();
         for i in 0..found.len() {
-            serde_json::to_writer(&mut lines, &self.row(found, i)).map_err(Error::bug)?;
+            serde_json::to_writer(&mut lines, &self.row(found, i, scores[i]))
+                .map_err(Error::bug)?;
             lines.push(b'\n');
         }
         Ok(Results {
             scores: Scores { samples: set.len() as u64, methods },
-            groups: self.by_criterion(found),
+            groups: self.by_criterion(found, &scores),
             details,
             rows,
             files: vec![("predictions.jsonl".into(), lines)],
@@ -355,11 +369,32 @@ impl Evaluator for LanguageEvaluator {
         })
     }
 
+    fn complete(&self, found: &mut Vec<Measured>, worst: &[u64]) -> Result<()> {
+        let Some(generation) = &self.worst_generation else { return Ok(()) };
+        for block in worst.chunks(WORST_BLOCK) {
+            let block = block.iter().map(|i| *i as usize);
+            // An earlier attempt may have answered them.
+            if block.clone().any(|i| found[i].answer.is_some()) {
+                continue;
+            }
+            check_stop()?;
+            let read = self.read(block.clone())?;
+            for (i, answer) in block.clone().zip(self.answers(generation, block, &read)?) {
+                found[i].answer = answer;
+            }
+        }
+        Ok(())
+    }
+
     fn show(&self, found: &Vec<Measured>, item: u64) -> Result<Shown> {
         let i = item as usize;
-        let mut fields = self.row(found, i);
+        let mut fields = self.row(found, i, self.answer_score(&found[i]));
         fields.remove("loss");
         fields.insert("messages".into(), self.sets[0].all_texts(i).into());
-        Ok(Shown { fields, ..Shown::default() })
+        let texts = found[i]
+            .answer
+            .as_ref()
+            .map(|own| [&own.expected, &own.text].map(|text| self.normalisation.text(text)));
+        Ok(Shown { fields, texts, picture: self.picture(i)? })
     }
 }

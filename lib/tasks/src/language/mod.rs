@@ -1,6 +1,7 @@
 //! Decoders of language: the models of Qwen3, Qwen2 and Llama in folders of transformers, also with the vision tower of Qwen3-VL,
 //! their fine-tuning on conversations, and the answers that they generate.
 
+mod answer_scores;
 mod baselines;
 mod batch;
 mod config;
@@ -8,7 +9,9 @@ mod evaluator;
 mod export;
 mod fit;
 mod generator;
+mod markdown;
 mod model;
+mod normalise;
 mod options;
 mod predict;
 mod pretrained;
@@ -25,7 +28,8 @@ pub use batch::Labelled;
 pub use config::{Architecture, DecoderConfig};
 pub use generator::{Cache, Generator};
 pub use model::{Decoder, Sequences};
-pub use options::{LanguagePredictOptions, LanguageScoreOptions};
+pub use normalise::NormaliseStep;
+pub use options::{AnswersOf, LanguagePredictOptions, LanguageScoreOptions};
 pub use rope::{ROPE_TYPES, Rope, RopeParameters};
 pub use sft::{Language, SftConfig, SftModel, SftTask};
 

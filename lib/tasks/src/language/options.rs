@@ -1,5 +1,6 @@
 //! The options of `evaluate` for decoders.
 
+use super::normalise::{Normalisation, NormaliseStep};
 use learn::generate::{Generation, Sampling};
 use unix::{Error, Result};
 
@@ -10,6 +11,23 @@ pub struct LanguageScoreOptions {
     /// generates none
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_new_tokens: usize,
+    /// Conversations whose answers are generated; with `worst` answers have no metrics
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    pub answers: AnswersOf,
+    /// Comma-separated steps that answers and true answers go through before they are compared [default: none]
+    #[arg(long, value_name = "STEPS", value_delimiter = ',')]
+    normalise: Vec<NormaliseStep>,
+}
+
+/// Conversations whose answers are generated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, strum::Display, clap::ValueEnum)]
+#[strum(serialize_all = "lowercase")]
+pub enum AnswersOf {
+    /// All of them
+    #[default]
+    All,
+    /// Those with the greatest loss, which worst.html shows
+    Worst,
 }
 
 /// The options of `evaluate predict`.
@@ -45,10 +63,31 @@ pub struct LanguagePredictOptions {
 const MAX_REPEAT: usize = 128;
 
 impl LanguageScoreOptions {
-    /// How answers are generated, which end with one of the tokens `stop`.
-    pub fn generation(&self, stop: Vec<i32>) -> Generation {
-        let max_new_tokens = self.max_new_tokens;
-        Generation { sampling: Sampling::default(), max_new_tokens, stop, max_repeat: MAX_REPEAT }
+    /// How answers are generated, which end with one of the tokens `stop`; None: not at all.
+    pub fn generation(&self, stop: Vec<i32>) -> Option<Generation> {
+        let (max_new_tokens, sampling) = (self.max_new_tokens, Sampling::default());
+        let generation = Generation { sampling, max_new_tokens, stop, max_repeat: MAX_REPEAT };
+        (max_new_tokens > 0).then_some(generation)
+    }
+
+    /// What is made equal before answers are compared.
+    pub fn normalisation(&self) -> Normalisation {
+        Normalisation::new(&self.normalise)
+    }
+
+    /// Errors: 2 for options without effect.
+    pub fn check(&self) -> Result<()> {
+        let option = match self {
+            Self { answers: AnswersOf::Worst, .. } => "--answers worst",
+            Self { normalise, .. } if !normalise.is_empty() => "--normalise",
+            _ => return Ok(()),
+        };
+        match self.max_new_tokens {
+            0 => Err(Error::usage(format!(
+                "{option}: no effect with --max-new-tokens 0, which generates no answers"
+            ))),
+            _ => Ok(()),
+        }
     }
 }
 
