@@ -354,9 +354,8 @@ impl Evaluator for LanguageEvaluator {
             details.insert("answers".into(), self.endings(found).into());
         }
         let mut lines = Vec::new();
-        for i in 0..found.len() {
-            serde_json::to_writer(&mut lines, &self.row(found, i, scores[i]))
-                .map_err(Error::bug)?;
+        for (i, score) in scores.iter().enumerate() {
+            serde_json::to_writer(&mut lines, &self.row(found, i, *score)).map_err(Error::bug)?;
             lines.push(b'\n');
         }
         Ok(Results {
