@@ -5,6 +5,7 @@ mod chat;
 mod decoders;
 mod embeddings;
 mod exchange;
+mod images;
 mod labels;
 mod pairs;
 mod quantised;

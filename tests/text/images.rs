@@ -1,0 +1,126 @@
+//! Conversations with images, as users train on them.
+
+use crate::common::shell;
+use crate::records::{done, refused};
+use report::evaluation::MetricsFile;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+const DATA: &str = "ds-prep gen headers --samples 60 --rows 1..2 --seed 3 -o raw
+    ds-prep import raw/pages.jsonl --columns raw/columns.yaml -o store
+    ds-prep split store --train 70% --validation 15% --test 15% --seed 1 -o split.json
+    ds-prep vocabulary split.json --size 262 --patch-size 8 -o tokenizer
+    ds-prep tokenize split.json --tokenizer tokenizer --max-length 160 -o tokens
+    train-stage sft --example > sft.yaml";
+const SMALL: &str = "train-stage sft -c sft.yaml -s training.log_every=1 -s schedule=[] -s optimizer.groups=[] \
+    -s model.decoder.hidden_size=32 -s model.decoder.intermediate_size=64 -s model.decoder.num_hidden_layers=2 \
+    -s model.decoder.head_dim=8 -s training.batch_size=4 -s model.decoder.tie_word_embeddings=true \
+    -s 'model.vision={depth: 2, hidden_size: 32, num_heads: 2, intermediate_size: 64, patch_size: 8, out_hidden_size: 32, \
+    num_position_embeddings: 64, deepstack_visual_indexes: [0], mrope_section: [2, 1, 1], image_token_id: 261}'";
+
+fn weights(folder: &Path, run: &str, update: usize) -> Vec<u8> {
+    let newest = folder.join(run).join(format!("ckpt/step-{update:08}"));
+    fs::read(newest.join("model.safetensors")).unwrap()
+}
+
+fn lines(path: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(folder, DATA);
+    let length = "-s training.updates=12 -s training.validate_every=6 -s checkpoint.every=4";
+    done(folder, &format!("{SMALL} {length} --run whole"));
+    // The same, then adapted in 4 bits; killed between checkpoints, and with another number of threads and workers.
+    let adapted = "-s init.from=whole -s init.storage=nf4 -s 'model.lora={r: 4, alpha: 8, targets: all-linear}' \
+                   -s optimizer.method.kind=adamw8bit";
+    for (name, options) in [("again", ""), ("adapted", adapted)] {
+        let run = format!("{SMALL} {length} {options}");
+        done(folder, &format!("{run} --run {name}"));
+        let killed = shell(folder, &format!("FAIL=log.write:9=kill {run} --run {name}-killed"));
+        assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+        let other = "-s training.threads=1 -s training.workers=3";
+        done(folder, &format!("{run} --run {name}-killed {other}"));
+        assert!(
+            weights(folder, name, 12) == weights(folder, &format!("{name}-killed"), 12),
+            "{name}"
+        );
+    }
+    assert!(weights(folder, "whole", 12) == weights(folder, "again", 12));
+
+    let score =
+        "evaluate score adapted --data tokens --split validation --max-new-tokens 12 --worst 3";
+    done(folder, &format!("{score} -o scores"));
+    let scores = MetricsFile::read(&folder.join("scores")).unwrap();
+    for metric in ["loss", "exact_match", "cer", "wer", "value_cer"] {
+        assert!(scores.scores.methods["sft"][metric].value >= 0.0, "{metric}");
+    }
+    let rows = lines(&folder.join("scores/predictions.jsonl"));
+    let worst = lines(&folder.join("scores/worst.jsonl"));
+    let mut losses: Vec<f64> = rows.iter().map(|row| row["loss"].as_f64().unwrap()).collect();
+    losses.sort_by(|a, b| b.total_cmp(a));
+    let shown: Vec<f64> = worst.iter().map(|row| row["loss"].as_f64().unwrap()).collect();
+    assert_eq!(shown, losses[..3]);
+    for row in &worst {
+        let picture = folder.join("scores").join(row["picture"].as_str().unwrap());
+        assert!(fs::read(picture).unwrap().starts_with(b"\x89PNG"));
+    }
+    if test_support::require_program("mpirun", &["--version"]) {
+        let ranks = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RAYON_NUM_THREADS=1 mpirun --bind-to none \
+                     --oversubscribe -n 2";
+        done(folder, &format!("{ranks} {score} -o two"));
+        for name in ["predictions.jsonl", "worst.jsonl"] {
+            let [one, two] =
+                ["scores", "two"].map(|of| fs::read(folder.join(of).join(name)).unwrap());
+            assert!(one == two, "{name}");
+        }
+    }
+
+    predictions(folder);
+    refusals(folder, &format!("{SMALL} {length}"));
+}
+
+/// A folder, a file, and lines with paths give the same answers; the images are those of the validation.
+fn predictions(folder: &Path) {
+    let predict = "evaluate predict adapted --max-new-tokens 8";
+    done(folder, "mkdir some; cp raw/images/0000/000000[0-4].png some; ls some > names");
+    done(
+        folder,
+        "for name in $(cat names); do echo \"{\\\"id\\\": \\\"$name\\\", \\\"image\\\": \\\"some/$name\\\"}\"; done > new.jsonl",
+    );
+    done(folder, &format!("{predict} --inputs some -o folder.jsonl"));
+    done(folder, &format!("{predict} --inputs new.jsonl -o lines.jsonl"));
+    done(folder, &format!("{predict} --inputs some/0000003.png -o one.jsonl"));
+    let [all, lines_, one] =
+        ["folder.jsonl", "lines.jsonl", "one.jsonl"].map(|name| lines(&folder.join(name)));
+    assert_eq!((all.len(), &all), (5, &lines_));
+    assert_eq!((one.len(), &one[0]["text"]), (1, &all[3]["text"]));
+    fs::write(folder.join("some/cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
+    refused(folder, &format!("{predict} --inputs some -o cut.jsonl"), 65, "cut.png");
+}
+
+fn refusals(folder: &Path, run: &str) {
+    refused(folder, &format!("{run} --run none -s model.vision=null"), 78, "model.vision is null");
+    let other = "-s model.vision.image_token_id=260";
+    refused(folder, &format!("{run} --run none {other}"), 78, "the token of images is 261");
+    let other = "-s model.vision.patch_size=16";
+    refused(
+        folder,
+        &format!("{run} --run none {other}"),
+        78,
+        "patch_size of the image processor is 8",
+    );
+    // Images that the model was not trained with, at another resolution.
+    let tokenize = "ds-prep tokenize split.json --tokenizer tokenizer --max-length 160";
+    done(folder, &format!("{tokenize} --max-image-tokens 20 -o fewer"));
+    refused(folder, "evaluate score whole --data fewer -o none", 65, "image processor differs");
+    // A store that moved away.
+    done(folder, "mv store gone");
+    refused(folder, &format!("{run} --run none"), 66, "store/images");
+    done(folder, "mv gone store");
+}
