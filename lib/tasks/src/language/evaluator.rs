@@ -388,7 +388,7 @@ impl Evaluator for LanguageEvaluator {
     fn show(&self, found: &Vec<Measured>, item: u64) -> Result<Shown> {
         let i = item as usize;
         let mut fields = self.row(found, i, self.answer_score(&found[i]));
-        fields.remove("loss");
+        fields.shift_remove("loss");
         fields.insert("messages".into(), self.sets[0].all_texts(i).into());
         let texts = found[i]
             .answer
