@@ -189,7 +189,7 @@ fn inputs_that_do_not_fit_are_named_and_named_datasets_are_found() {
         assert!(shown.contains(part), "{part}: {shown}");
     }
     refused(folder, "ds-prep show pairs --sample 20", 2, "no record 20, there are 20");
-    refused(folder, "ds-prep plot pairs -o x.png", 2, "only trajectories are drawn");
+    refused(folder, "ds-prep plot pairs -o x.png", 2, "only trajectories and images are drawn");
     fs::rename(folder.join("pairs"), folder.join("moved")).unwrap();
     refused(folder, "ds-prep check split.json", 66, "pairs/index.json");
 }

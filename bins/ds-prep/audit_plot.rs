@@ -5,7 +5,10 @@ use std::path::PathBuf;
 
 use data::fields::audit;
 use data::fields::field::Field;
-use serde_json::json;
+use data::images::{contact_sheet, thumbnail};
+use data::split::Source;
+use data::text::TextStore;
+use serde_json::{Value, json};
 use tasks::pde::evaluate::pictures::trajectory::{View, draw};
 use unix::cli::{Given, Output};
 use unix::out::Out;
@@ -57,9 +60,9 @@ pub fn audit(given: &Given<Audit>) -> Result<Exit> {
 
 #[derive(clap::Args)]
 pub struct Plot {
-    /// File
+    /// File of trajectories, or store of conversations with images
     file: PathBuf,
-    /// Index of the trajectory, from 0
+    /// Index of the trajectory, or of the first record, from 0
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     sample: usize,
     /// Channel, by name or index; default: the first that is not an input
@@ -75,10 +78,56 @@ pub struct Plot {
     output: Output,
 }
 
+/// Records on a contact sheet.
+const RECORDS: usize = 24;
+
+/// Draws the images of some records. Errors: 2 for a store without images, and options without effect on it.
+fn plot_images(args: &Plot, store: &TextStore) -> Result<Exit> {
+    let Some(images) = store.image_store() else {
+        let path = args.file.display();
+        return Err(Error::usage(format!("{path}: no record has an image to draw")));
+    };
+    if args.channel.is_some() {
+        return Err(Error::usage("--channel: no effect on images"));
+    }
+    let last = (args.sample + RECORDS).min(store.len());
+    if args.sample >= last {
+        let count = store.len();
+        return Err(Error::usage(format!("--sample {}: there are {count} records", args.sample)));
+    }
+    let own = (args.sample..last).flat_map(|i| {
+        let names = store.image_names(i);
+        store.images(i).into_iter().zip(names.into_iter().map(String::from)).collect::<Vec<_>>()
+    });
+    let drawn = own.map(|(own, name)| images.decode(&name, own)).collect::<Result<Vec<_>>>()?;
+    let png = thumbnail(&contact_sheet(&drawn)?, u32::MAX)?;
+    let record = json!({"picture": args.to, "sample": args.sample, "images": drawn.len()});
+    let text =
+        format!("{} images of the records from {} to {}", drawn.len(), args.sample, last - 1);
+    write(args, &png, &record, text)
+}
+
+/// Writes a picture to the file, which `text` describes, or to stdout. Errors: 2 for a name that does not end in .png; 73, 74.
+fn write(args: &Plot, png: &[u8], record: &Value, text: String) -> Result<Exit> {
+    let mut out = Out::stdout(args.output);
+    if args.to.as_os_str() == "-" {
+        return out.raw(png).map(|()| Exit::Done);
+    }
+    if args.to.extension().is_none_or(|ending| ending != "png") {
+        let name = args.to.display();
+        return Err(Error::usage(format!("{name}: the name of a picture must end in .png")));
+    }
+    unix::publish::publish_bytes(&args.to, png)?;
+    out.item(record, text).map(|()| Exit::Done)
+}
+
 pub fn plot(args: &Plot) -> Result<Exit> {
+    if TextStore::is_store(&args.file) {
+        return plot_images(args, &TextStore::open(&args.file)?);
+    }
     if records::are_at(&args.file) {
         return Err(Error::usage(format!(
-            "{}: only trajectories are drawn; ds-prep show --sample describes a record, and the pictures of evaluate \
+            "{}: only trajectories and images are drawn; ds-prep show --sample describes a record, and the pictures of evaluate \
              score show records with their predictions",
             args.file.display()
         )));
@@ -96,15 +145,6 @@ pub fn plot(args: &Plot) -> Result<Exit> {
     };
     let view = View { sample: args.sample, channel, frames: args.frames };
     let picture = draw(&field, view)?;
-    let mut out = Out::stdout(args.output);
-    if args.to.as_os_str() == "-" {
-        return out.raw(&picture.png).map(|()| Exit::Done);
-    }
-    if args.to.extension().is_none_or(|ending| ending != "png") {
-        let name = args.to.display();
-        return Err(Error::usage(format!("{name}: the name of a picture must end in .png")));
-    }
-    unix::publish::publish_bytes(&args.to, &picture.png)?;
     let (name, (low, high)) = (&names[channel], (picture.range.start(), picture.range.end()));
     let record = json!({
         "picture": args.to,
@@ -115,5 +155,5 @@ pub fn plot(args: &Plot) -> Result<Exit> {
         "frames": picture.frames,
     });
     let text = format!("{name} of trajectory {}, colours from {low} to {high}", args.sample);
-    out.item(&record, text).map(|()| Exit::Done)
+    write(args, &picture.png, &record, text)
 }

@@ -81,6 +81,8 @@ fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
         }
     }
 
+    done(folder, "ds-prep plot store --sample 40 -o sheet.png; ds-prep check store");
+    assert!(fs::read(folder.join("sheet.png")).unwrap().starts_with(b"\x89PNG"));
     predictions(folder);
     refusals(folder, &format!("{SMALL} {length}"));
 }
@@ -119,6 +121,7 @@ fn refusals(folder: &Path, run: &str) {
     let tokenize = "ds-prep tokenize split.json --tokenizer tokenizer --max-length 160";
     done(folder, &format!("{tokenize} --max-image-tokens 20 -o fewer"));
     refused(folder, "evaluate score whole --data fewer -o none", 65, "image processor differs");
+    refused(folder, "ds-prep plot store --sample 60 -o none.png", 2, "there are 60 records");
     // A store that moved away.
     done(folder, "mv store gone");
     refused(folder, &format!("{run} --run none"), 66, "store/images");

@@ -13,6 +13,7 @@ mod patches;
 mod pixels;
 mod png_file;
 mod resize;
+mod sheet;
 mod tiff_fax;
 mod tiff_file;
 
@@ -22,3 +23,4 @@ pub use patches::{Fit, Patches, smart_resize};
 pub use pixels::RgbImage;
 pub use png_file::thumbnail;
 pub use resize::{Filter, resize};
+pub use sheet::contact_sheet;
