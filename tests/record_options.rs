@@ -65,6 +65,8 @@ fn value(option: &str) -> &str {
         "unpaired" => "drop",
         "direction" => "t2l",
         "reveal" => "cosine",
+        "answers" => "all",
+        "normalise" => "nfc",
         _ => "1",
     }
 }
