@@ -46,9 +46,9 @@ mod tests {
             pixels: vec![grey; 3 * (width * height) as usize],
         };
         let all = [
-            image(1, 1, 1),
+            image(2, 2, 1),
             image(1000, 10, 2),
-            image(3, 700, 3),
+            image(6, 700, 3),
             image(240, 240, 4),
             image(5, 5, 5),
         ];
