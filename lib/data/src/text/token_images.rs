@@ -34,11 +34,6 @@ impl RecordImage<'_> {
     pub fn decode(&self, name: &str) -> Result<RgbImage> {
         self.store.decode(name, self.own)
     }
-
-    /// The bytes of its file.
-    pub fn bytes(&self) -> &[u8] {
-        self.store.bytes(self.own.image)
-    }
 }
 
 impl TokenSet {
