@@ -38,6 +38,21 @@ fn a_base_in_four_bits_is_trained_killed_and_evaluated() {
     refused(folder, "ckpt quantize nf4 -o x", 65, "already quantised");
     refused(folder, "ckpt quantize tokenizer -o x", 66, "config.json");
 
+    // As if the file had been in bf16 before.
+    done(
+        folder,
+        "ckpt quantize hf --bf16 -o small; cp -R hf rounded; rm rounded/model.safetensors",
+    );
+    let rounded = |(name, tensor): (String, Tensor)| (name, tensor.to_dtype(Dtype::Bf16));
+    let all: Vec<_> =
+        stored(&folder.join("hf/model.safetensors")).into_iter().map(rounded).collect();
+    foreign::write(&folder.join("rounded/model.safetensors"), &all).unwrap();
+    done(folder, "ckpt quantize rounded -o expected; ckpt config small > /dev/null");
+    let weights_of = |of: &str| fs::read(folder.join(of).join("model.safetensors")).unwrap();
+    assert!(weights_of("small") == weights_of("expected"));
+    let config = fs::read_to_string(folder.join("small/config.json")).unwrap();
+    assert!(config.contains("\"dtype\": \"bfloat16\""), "{config}");
+
     let whole = done(folder, &format!("{run} --run whole"));
     // 2 layers of 4·64² + 2·64·128, and all else; LoRA also of the pooler.
     assert!(whole.stderr.contains("(65536 in 4 bits, 37184 in f32)"), "{}", whole.stderr);

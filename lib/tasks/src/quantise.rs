@@ -6,9 +6,9 @@ use learn::params::{Storage, Value};
 use serde_json::{Map, Value as Json, json};
 use std::fs;
 use std::path::Path;
-use tensor::Tensor;
+use tensor::{Dtype, Tensor};
 use unix::publish::REAL;
-use unix::{Error, Result, small, space};
+use unix::{Context, Error, Result, small, space};
 
 /// Maximum size of a file that is copied.
 const MAX_BYTES: u64 = 256 << 20;
@@ -50,11 +50,11 @@ pub struct QuantisedModel {
 
 /// Writes the model in `folder` (config.json, weights, tokenizer) as the folder `to`, with the weights of the linear layers
 /// inside its numbered blocks in NF4, as bitsandbytes stores them: transformers loads it, and so does training. Everything
-/// else stays as it is, since transformers expects one dtype.
+/// else stays as it is, since transformers expects one dtype; with `bf16`, all weights are rounded to it first.
 ///
 /// Errors: 66 when config.json or the weights are missing; 65 when they are damaged or not finite, already quantised, or have
 /// no such layers; 73 when `to` exists.
-pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
+pub fn quantise(folder: &Path, to: &Path, bf16: bool) -> Result<QuantisedModel> {
     let (path, mut config) = config_of(folder)?;
     // All of these store W [outputs, inputs], as opposed to those with its transpose.
     model_type(&path, &config, &MODEL_TYPES)?;
@@ -78,9 +78,18 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
             }
             continue;
         }
-        let value = match is_block_layer(entry) {
-            true => file.read_as(entry, Storage::Nf4)?,
-            false => file.read_stored(entry)?,
+        let value = match (bf16, is_block_layer(entry)) {
+            (false, true) => file.read_as(entry, Storage::Nf4)?,
+            (false, false) => file.read_stored(entry)?,
+            (true, is_block_layer) => {
+                let rounded = Value::Dense(file.read(entry, Dtype::Bf16)?);
+                match is_block_layer {
+                    true => rounded
+                        .stored_as(Storage::Nf4)
+                        .context(|| format!("{}: {}", weights.display(), entry.name))?,
+                    false => rounded,
+                }
+            }
         };
         if !value.is_finite() {
             let at = format!("{}: {}", weights.display(), entry.name);
@@ -110,6 +119,10 @@ pub fn quantise(folder: &Path, to: &Path) -> Result<QuantisedModel> {
         )));
     }
     found.bytes = tensors.iter().map(|(_, tensor)| tensor.bytes() as u64).sum();
+    if bf16 {
+        config.remove("torch_dtype");
+        config.insert("dtype".into(), "bfloat16".into());
+    }
     config.insert("quantization_config".into(), description(&config, base, &names));
     let config = serde_json::to_string_pretty(&config).map_err(Error::bug)? + "\n";
     space::ensure_space(to, found.bytes)?;
