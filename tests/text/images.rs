@@ -67,6 +67,7 @@ fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
     let shown: Vec<f64> = worst.iter().map(|row| row["loss"].as_f64().unwrap()).collect();
     assert_eq!(shown, losses[..3]);
     for row in &worst {
+        assert_eq!(row["messages"][0]["content"][0]["type"], "image");
         let picture = folder.join("scores").join(row["picture"].as_str().unwrap());
         assert!(fs::read(picture).unwrap().starts_with(b"\x89PNG"));
     }

@@ -389,7 +389,8 @@ impl Evaluator for LanguageEvaluator {
         let i = item as usize;
         let mut fields = self.row(found, i, self.answer_score(&found[i]));
         fields.shift_remove("loss");
-        fields.insert("messages".into(), self.sets[0].all_texts(i).into());
+        let messages = self.sets[0].all_texts(i);
+        fields.insert("messages".into(), serde_json::from_str(&messages).map_err(Error::bug)?);
         let texts = found[i]
             .answer
             .as_ref()
