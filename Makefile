@@ -6,7 +6,7 @@ PYTHON = python3
 # Where cargo puts the release build, which demo and install use.
 BIN := $(abspath $(or $(CARGO_TARGET_DIR),target))/release
 
-.PHONY: demo test torture large check lines bench science interop gpu-pack gpu-first gpu-test gpu-bench sass man install \
+.PHONY: demo test torture large check lines bench science ocr-base interop gpu-pack gpu-first gpu-test gpu-bench sass man install \
   deps nvrtc nvrtc-versions nvrtc-12.4 nvrtc-13.0
 
 # A data set, a codec, latents, an operator (stopped once and resumed), a report: demo/.
@@ -132,6 +132,11 @@ science-%: deps
 	cargo build --release --locked -p tasks --example science_table
 	BIN="$(BIN)" TABLE="$(BIN)/examples/science_table" sh benches/science/$*.sh
 
+# Trains slurm/ocr-base again, in five minutes, in ocr-base/.
+ocr-base: deps
+	cargo build --release --locked --bins
+	sh slurm/ocr-base.sh "$(BIN)"
+
 # Exports a run that is killed six times, and opens the exports with TensorBoard, Weights & Biases and an MLflow server.
 # Compares searches with Optuna's. Opens exported models of texts and conversations with transformers and PEFT, and imports
 # theirs.
@@ -147,6 +152,7 @@ interop: deps $(INTEROP)/requirements.txt
 	"$(INTEROP)/bin/python" tests/interop/quantised.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/decoders.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/vision_language.py "$(BIN)"
+	"$(INTEROP)/bin/python" tests/interop/pages.py "$(BIN)"
 	"$(INTEROP)/bin/python" tests/interop/sentences.py "$(BIN)"
 
 $(INTEROP)/requirements.txt: tests/interop/requirements.txt

@@ -7,6 +7,7 @@ mod embeddings;
 mod exchange;
 mod images;
 mod labels;
+mod pages;
 mod pairs;
 mod quantised;
 mod sft;
