@@ -11,8 +11,9 @@ EXIT STATUS
   2   The command line is wrong, or no rollout fits into the trajectories.
   65  A checkpoint is damaged, a data file is not what the split manifest recorded, or the codec is not the one
       that the operator was trained with. Data files are hashed concurrently with the evaluation and compared before
-      any result is written. For compare: the protocols, tasks or data differ, or a result is of an
-      earlier version.
+      any result is written. For predict of prompts: some cannot be read, such as damaged images; the output has
+      an error for each of them, and the answers to all others. For compare: the protocols, tasks or data differ,
+      or a result is of an earlier version.
   66  A checkpoint, the data or an evaluation is missing. For gate: the leaderboard has no baseline. For plot:
       no run has logged anything to draw.
   73  The result cannot be written, or already exists.

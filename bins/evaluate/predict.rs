@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use learn::evaluate::Predicted;
 use learn::trained::Parts;
 use serde_json::json;
 use tasks::ModelArgs;
@@ -9,7 +10,7 @@ use tasks::evaluation::{PredictCommand, PredictRequest, TaskOptions, entry};
 use unix::cli::Output;
 use unix::out::Out;
 use unix::signal::Signals;
-use unix::{Exit, Result};
+use unix::{Exit, Result, warn};
 
 /// The arguments of `evaluate predict`.
 #[derive(clap::Args)]
@@ -19,7 +20,7 @@ pub struct Predict {
     /// Input file. For fields: a field file with initial states, inputs or fields. For records: an input array (FILE or
     /// FILE:NAME; - reads a NumPy array from stdin). For texts: a .csv, .tsv, .jsonl, .ndjson or
     /// .json file, or a file with a text on each line (- for stdin). For prompts: a .jsonl file of objects with `prompt` or
-    /// `messages`, or a file with a prompt on each line (- for stdin). For vectors of texts: an array, or a file with a JSON
+    /// `messages`, a file with a prompt on each line (- for stdin), an image or a folder of images. For vectors of texts: an array, or a file with a JSON
     /// array on each line (- for stdin). See longhaul-files(5) for formats
     #[arg(long, value_name = "FILE")]
     inputs: Option<PathBuf>,
@@ -55,13 +56,25 @@ pub fn predict(args: &Predict) -> Result<Exit> {
         let mut prediction = (entry.predict.open)(&request)?;
         prediction.run(&*ranks, signals)
     };
-    let (count, noun) = run().map_err(|error| ranks.abort(error))?;
+    let Predicted { items, failed, noun } = run().map_err(|error| ranks.abort(error))?;
     let rank = ranks.rank();
     ranks.close()?;
-    if rank > 0 || args.to == Path::new("-") {
-        return Ok(Exit::Done);
+    let exit = if failed > 0 { Exit::Data } else { Exit::Done };
+    if rank > 0 {
+        return Ok(exit);
     }
     let file = args.to.display().to_string();
-    let text = format!("{file}: {count} {noun}");
-    Out::stdout(args.output).item(&json!({"file": file, noun: count}), text).map(|()| Exit::Done)
+    if args.to != Path::new("-") {
+        let mut record = json!({"file": file, noun: items});
+        if failed > 0 {
+            record["failed"] = failed.into();
+        }
+        Out::stdout(args.output).item(&record, format!("{file}: {items} {noun}"))?;
+    }
+    if failed > 0 {
+        warn!(
+            "{failed} of {items} {noun} have an `error` in the output instead of a prediction; correct them and predict them again"
+        );
+    }
+    Ok(exit)
 }

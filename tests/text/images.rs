@@ -3,7 +3,7 @@
 use crate::common::shell;
 use crate::records::{done, refused};
 use report::evaluation::MetricsFile;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
@@ -18,6 +18,8 @@ const SMALL: &str = "train-stage sft -c sft.yaml -s training.log_every=1 -s sche
     -s model.decoder.head_dim=8 -s training.batch_size=4 -s model.decoder.tie_word_embeddings=true \
     -s 'model.vision={depth: 2, hidden_size: 32, num_heads: 2, intermediate_size: 64, patch_size: 8, out_hidden_size: 32, \
     num_position_embeddings: 64, deepstack_visual_indexes: [0], mrope_section: [2, 1, 1], image_token_id: 261}'";
+const RANKS: &str = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RAYON_NUM_THREADS=1 mpirun --bind-to none \
+    --oversubscribe -n 2";
 
 fn weights(folder: &Path, run: &str, update: usize) -> Vec<u8> {
     let newest = folder.join(run).join(format!("ckpt/step-{update:08}"));
@@ -72,9 +74,7 @@ fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
         assert!(fs::read(picture).unwrap().starts_with(b"\x89PNG"));
     }
     if test_support::require_program("mpirun", &["--version"]) {
-        let ranks = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RAYON_NUM_THREADS=1 mpirun --bind-to none \
-                     --oversubscribe -n 2";
-        done(folder, &format!("{ranks} {score} -o two"));
+        done(folder, &format!("{RANKS} {score} -o two"));
         for name in ["predictions.jsonl", "worst.jsonl"] {
             let [one, two] =
                 ["scores", "two"].map(|of| fs::read(folder.join(of).join(name)).unwrap());
@@ -103,8 +103,62 @@ fn predictions(folder: &Path) {
         ["folder.jsonl", "lines.jsonl", "one.jsonl"].map(|name| lines(&folder.join(name)));
     assert_eq!((all.len(), &all), (5, &lines_));
     assert_eq!((one.len(), &one[0]["text"]), (1, &all[3]["text"]));
-    fs::write(folder.join("some/cut.png"), b"\x89PNG\r\n\x1a\n").unwrap();
-    refused(folder, &format!("{predict} --inputs some -o cut.jsonl"), 65, "cut.png");
+    unreadable_images_have_errors(folder, predict, &all);
+}
+
+/// Images that cannot be read have an error in their place; the others are answered as without them, by several ranks and when
+/// resumed.
+fn unreadable_images_have_errors(folder: &Path, predict: &str, readable: &[Value]) {
+    fs::write(folder.join("some/0000001a.png"), b"\x89PNG\r\n\x1a\n").unwrap();
+    let predict = format!("{predict} --inputs");
+    let cut = shell(folder, &format!("{predict} some -o cut.jsonl --json"));
+    assert_eq!(cut.status, Some(65), "{}", cut.stderr);
+    for text in ["warning: some: line 3: 0000001a.png: ", "warning: 1 of 6 prompts have an `error`"]
+    {
+        assert!(cut.stderr.contains(text), "{text}: {}", cut.stderr);
+    }
+    let summary: Value = serde_json::from_str(&cut.stdout).unwrap();
+    assert_eq!(summary, json!({"file": "cut.jsonl", "prompts": 6, "failed": 1}));
+    let rows = lines(&folder.join("cut.jsonl"));
+    assert_eq!((rows.len(), &rows[2]["id"]), (6, &"0000001a.png".into()));
+    let error = rows[2]["error"].as_str().unwrap();
+    assert!(error.starts_with("0000001a.png: ") && rows[2].get("text").is_none(), "{error}");
+    let others = rows[..2].iter().chain(&rows[3..]);
+    assert!(others.clone().all(|row| row.get("error").is_none()));
+    let text = |row: &Value| row["text"].clone();
+    assert!(others.map(text).eq(readable.iter().map(text)));
+
+    // Several blocks, of which one has no image that can be read, and one more error than is listed.
+    let cycle = (0..130).map(|i| match i {
+        64..96 => json!({"image": format!("some/no-{i}.png")}),
+        i => json!({"image": format!("some/000000{}.png", i % 5), "id": i.to_string()}),
+    });
+    let text: String = cycle.map(|row| row.to_string() + "\n").collect();
+    fs::write(folder.join("many.jsonl"), text).unwrap();
+    let many = format!("{predict} many.jsonl -o");
+    let whole = shell(folder, &format!("{many} many-whole.jsonl"));
+    assert_eq!(whole.status, Some(65), "{}", whole.stderr);
+    assert_eq!(whole.stderr.matches("no such file").count(), 20, "{}", whole.stderr);
+    assert!(whole.stderr.contains("warning: 32 of 130 prompts have"), "{}", whole.stderr);
+    let killed = format!("FAIL=save.after_shard:1=kill {many} many-killed.jsonl");
+    let mut kills = 0;
+    let end = loop {
+        let attempt = shell(folder, &format!("{killed} || exit $?"));
+        if attempt.status != Some(137) {
+            break attempt;
+        }
+        kills += 1;
+        assert!(kills < 9, "{killed}");
+    };
+    assert!(kills > 2 && end.status == Some(65), "{kills} {}", end.stderr);
+    assert!(end.stderr.contains("warning: 32 of 130 prompts have"), "{}", end.stderr);
+    let answers = |name: &str| fs::read(folder.join(name)).unwrap();
+    assert!(answers("many-killed.jsonl") == answers("many-whole.jsonl"));
+    if test_support::require_program("mpirun", &["--version"]) {
+        let ranks = format!("{RANKS} {many} many-ranks.jsonl");
+        refused(folder, &ranks, 65, "warning: 32 of 130 prompts have");
+        assert!(answers("many-ranks.jsonl") == answers("many-whole.jsonl"));
+    }
 }
 
 fn refusals(folder: &Path, run: &str) {

@@ -45,6 +45,9 @@ struct Record {
     items: u64,
     /// Size of the complete items in bytes.
     bytes: u64,
+    /// How many of the complete items have an error instead of a prediction.
+    #[serde(default)]
+    failed: u64,
 }
 
 impl JsonLines {
@@ -80,7 +83,7 @@ impl JsonLines {
             lock(&file, path)?;
         }
         let identity = identity.unwrap_or_default().to_string();
-        let stored = own.unwrap_or(Record { identity, items: 0, bytes: 0 });
+        let stored = own.unwrap_or(Record { identity, items: 0, bytes: 0, failed: 0 });
         file.set_len(stored.bytes).map_err(create)?;
         file.seek(SeekFrom::Start(stored.bytes)).map_err(create)?;
         let path = path.to_path_buf();
@@ -104,12 +107,25 @@ impl JsonLines {
         }
     }
 
+    /// How many of the complete items have an error instead of a prediction.
+    pub fn failed(&self) -> u64 {
+        match self {
+            Self::Pipe(_) => 0,
+            Self::File(file) => file.stored.failed,
+        }
+    }
+
     /// Writes lines that bring the number of complete items to `done`. Errors: 74; 0 when the reader of the pipe has
     /// exited.
     pub fn write(&mut self, lines: &[u8], done: u64) -> Result<()> {
+        self.write_with_errors(lines, done, self.failed())
+    }
+
+    /// The same, where `failed` of the complete items have an error instead of a prediction.
+    pub fn write_with_errors(&mut self, lines: &[u8], done: u64, failed: u64) -> Result<()> {
         match self {
             Self::Pipe(out) => out.raw(lines),
-            Self::File(file) => file.write(lines, done),
+            Self::File(file) => file.write(lines, done, failed),
         }
     }
 
@@ -134,18 +150,18 @@ fn lock(file: &File, path: &Path) -> Result<()> {
 }
 
 impl Unfinished {
-    fn write(&mut self, lines: &[u8], done: u64) -> Result<()> {
-        let failed = |cause| Error::io(&self.path, cause);
-        self.file.write_all(lines).map_err(failed)?;
+    fn write(&mut self, lines: &[u8], done: u64, failed: u64) -> Result<()> {
+        let wrong = |cause| Error::io(&self.path, cause);
+        self.file.write_all(lines).map_err(wrong)?;
         self.stored.bytes += lines.len() as u64;
-        self.stored.items = done;
+        (self.stored.items, self.stored.failed) = (done, failed);
         if !self.timer.is_due() {
             return Ok(());
         }
         let began = Instant::now();
-        self.file.sync_data().map_err(failed)?;
+        self.file.sync_data().map_err(wrong)?;
         publish_bytes(&self.record, &serde_json::to_vec(&self.stored).map_err(Error::bug)?)?;
-        unix::fail::point("save.after_shard").map_err(failed)?;
+        unix::fail::point("save.after_shard").map_err(wrong)?;
         self.timer.stored(began);
         Ok(())
     }

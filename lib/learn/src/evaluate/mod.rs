@@ -17,7 +17,7 @@ mod worst;
 pub use bootstrap::{Stratum, bootstrap, interval};
 pub use lines::JsonLines;
 pub use losses::{Difference, Losses};
-pub use predict::{Prediction, Predictor, predict};
+pub use predict::{Predicted, Prediction, Predictor, predict};
 pub use score::{Evaluation, ScoreJob, refuse_earlier, refuse_existing, score};
 pub use worst::Shown;
 

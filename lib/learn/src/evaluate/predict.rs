@@ -53,18 +53,36 @@ pub trait Predictor {
     fn publish(&mut self) -> Result<()> {
         Ok(())
     }
+
+    /// Number of items, among those that are done, for which the output has an error instead of a prediction. Called on
+    /// rank 0.
+    fn failed(&self) -> u64 {
+        0
+    }
+}
+
+/// What was predicted; the same on every rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Predicted {
+    /// Number of items.
+    pub items: u64,
+    /// How many of them have an error instead of a prediction.
+    pub failed: u64,
+    /// Noun for the items.
+    pub noun: &'static str,
 }
 
 /// Type-erased interface to a [`Predictor`].
 pub trait Prediction {
-    /// Predicts all items and returns their number and noun; see [`predict`].
-    fn run(&mut self, ranks: &dyn Collective, signals: Signals) -> Result<(u64, &'static str)>;
+    /// Predicts all items; see [`predict`].
+    fn run(&mut self, ranks: &dyn Collective, signals: Signals) -> Result<Predicted>;
 }
 
 impl<P: Predictor> Prediction for P {
-    fn run(&mut self, ranks: &dyn Collective, signals: Signals) -> Result<(u64, &'static str)> {
-        let count = predict(self, ranks, signals)?;
-        Ok((count, self.noun()))
+    fn run(&mut self, ranks: &dyn Collective, signals: Signals) -> Result<Predicted> {
+        let items = predict(self, ranks, signals)?;
+        let failed = broadcast(ranks, self.failed())?;
+        Ok(Predicted { items, failed, noun: self.noun() })
     }
 }
 

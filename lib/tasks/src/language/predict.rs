@@ -1,4 +1,4 @@
-//! `evaluate predict`: answers to new prompts.
+//! `evaluate predict`: answers to new prompts. A prompt that cannot be read has an error in its place; the others are answered.
 
 use super::options::LanguagePredictOptions;
 use super::record_images::RecordImages;
@@ -11,14 +11,18 @@ use data::text::chat::Messages;
 use data::text::{NewPrompt, NewPrompts, open_images};
 use learn::evaluate::{JsonLines, Prediction, Predictor};
 use learn::generate::{Generation, Prompt};
-use serde_json::{Map, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
 use unix::cli::Output;
 use unix::out::Out;
-use unix::{Context, Error, Result};
+use unix::{Context, Error, Exit, Result, warn};
 
 /// Prompts per block. An interruption loses the block that is being generated.
 const BLOCK: usize = 32;
+/// Maximum number of prompts that cannot be read and are listed on stderr.
+const LISTED: usize = 20;
 
 /// A prompt with its number, from 0, which its random draws depend on.
 type Numbered = (u64, NewPrompt);
@@ -31,6 +35,18 @@ struct LanguagePredictor {
     /// Input and output, on rank 0.
     stream: Option<(NewPrompts, JsonLines)>,
     next: u64,
+    /// Number of prompts that could not be read, and how many of them this attempt had to list.
+    failed: u64,
+    listed: usize,
+}
+
+/// What is written for a block of prompts.
+#[derive(Default, Serialize, Deserialize)]
+struct Answered {
+    /// A line for each prompt.
+    lines: String,
+    /// Why prompts could not be read.
+    problems: Vec<String>,
 }
 
 /// Opens the prediction of the prompts in a file.
@@ -54,8 +70,15 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     let model = TrainedLanguage::restore(request.parts, request.opener, set.info(), &data.tokens)?;
     let model = model.compact();
     let generation = options.generation(model.stops.clone())?;
-    let mut predictor =
-        LanguagePredictor { model, generation, inputs: inputs.into(), stream: None, next: 0 };
+    let mut predictor = LanguagePredictor {
+        model,
+        generation,
+        inputs: inputs.into(),
+        stream: None,
+        next: 0,
+        failed: 0,
+        listed: 0,
+    };
     if request.ranks.rank() == 0 {
         let mut prompts = NewPrompts::open(inputs)?;
         let lines = match to_stdout {
@@ -70,7 +93,7 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
                 JsonLines::open(to, request.replace, identity.as_deref())?
             }
         };
-        predictor.next = lines.done();
+        (predictor.next, predictor.failed) = (lines.done(), lines.failed());
         for _ in 0..predictor.next {
             prompts.read()?;
         }
@@ -80,14 +103,22 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
 }
 
 impl LanguagePredictor {
-    /// The images of messages. Errors: 65 for an image that cannot be read; 74.
+    /// The ids of a prompt and its images. Errors: 2 when it has images, but the model reads none; 65 and 66 for an image that
+    /// cannot be read; 65 also for messages that the template refuses, or that leave no room for an answer; 74.
+    fn encode(&self, messages: &Messages) -> Result<(Vec<i32>, RecordImages)> {
+        let images = self.images(messages)?;
+        Ok((self.model.prompt(messages, &images)?, images))
+    }
+
     fn images(&self, messages: &Messages) -> Result<RecordImages> {
         let images = open_images(messages, NewPrompts::folder_of(&self.inputs))?;
         let tokens = self.model.chat.images.as_ref().filter(|_| self.model.reads_images());
         match tokens {
             Some(tokens) => RecordImages::of_new(&images, tokens),
             None if images.is_empty() => Ok(RecordImages::default()),
-            None => Err(Error::data("it has images, but the model was trained without any")),
+            None => Err(Error::usage(
+                "it has images, but the model was trained without any; remove them, or name another RUN",
+            )),
         }
     }
 
@@ -99,7 +130,7 @@ impl LanguagePredictor {
 
 impl Predictor for LanguagePredictor {
     type Input = Vec<Numbered>;
-    type Output = String;
+    type Output = Answered;
 
     fn noun(&self) -> &'static str {
         "prompts"
@@ -129,33 +160,64 @@ impl Predictor for LanguagePredictor {
     }
 
     /// One line per prompt: its `line`, its `id` if it has one, the `text` of the answer, its number of `tokens`, and
-    /// `finish`, why it ended: `stop`, `length` or `repetition`.
-    fn predict(&self, prompts: Vec<Numbered>) -> Result<String> {
-        let read = prompts.iter().map(|(_, own)| {
-            let at = || format!("{}: line {}", self.inputs.display(), own.line);
-            let images = self.images(&own.messages).context(at)?;
-            Ok((self.model.prompt(&own.messages, &images).context(at)?, images))
-        });
-        let read = read.collect::<Result<Vec<_>>>()?;
-        let own: Vec<(Prompt, Images)> = read
-            .iter()
-            .zip(&prompts)
-            .map(|((ids, images), (number, _))| (Prompt { ids, number: *number }, images.images()))
-            .collect();
-        let answers = self.model.answers(&own, &self.generation)?;
-        let line = |((_, prompt), Answer { text, tokens, finish }): (&Numbered, Answer)| {
-            let mut row = Map::from_iter([("line".to_string(), json!(prompt.line))]);
-            prompt.id.iter().for_each(|id| _ = row.insert("id".into(), json!(id)));
-            row.insert("text".into(), text.into());
-            row.insert("tokens".into(), tokens.into());
-            row.insert("finish".into(), json!(finish));
-            Ok(serde_json::to_string(&row).map_err(Error::bug)? + "\n")
+    /// `finish`, why it ended: `stop`, `length` or `repetition`; or, of a prompt that cannot be read, the `error` instead of
+    /// these three.
+    fn predict(&self, prompts: Vec<Numbered>) -> Result<Answered> {
+        let at = |own: &NewPrompt| format!("{}: line {}", self.inputs.display(), own.line);
+        let encode = |(_, own): &Numbered| match self.encode(&own.messages) {
+            Err(error) if matches!(error.exit, Exit::Data | Exit::NoInput) => Ok(Err(error)),
+            found => found.context(|| at(own)).map(Ok),
         };
-        prompts.iter().zip(answers).map(line).collect()
+        let read = prompts.iter().map(encode).collect::<Result<Vec<_>>>()?;
+        let readable = read.iter().zip(&prompts).filter_map(|(found, (number, _))| {
+            let (ids, images) = found.as_ref().ok()?;
+            Some((Prompt { ids, number: *number }, images.images()))
+        });
+        let own: Vec<(Prompt, Images)> = readable.collect();
+        let mut answers = self.model.answers(&own, &self.generation)?.into_iter();
+        let mut answered = Answered::default();
+        for (found, (_, prompt)) in read.iter().zip(&prompts) {
+            let fields: Vec<(&str, Value)> = match found {
+                Ok(_) => {
+                    let answer = answers.next().ok_or_else(|| Error::bug("too few answers"))?;
+                    let Answer { text, tokens, finish } = answer;
+                    vec![
+                        ("text", text.into()),
+                        ("tokens", tokens.into()),
+                        ("finish", json!(finish)),
+                    ]
+                }
+                Err(error) => {
+                    answered.problems.push(format!("{}: {error}", at(prompt)));
+                    vec![("error", error.to_string().into())]
+                }
+            };
+            let id = prompt.id.iter().map(|id| ("id", json!(id)));
+            let all = [("line", json!(prompt.line))].into_iter().chain(id).chain(fields);
+            let row: Map<String, Value> = all.map(|(key, value)| (key.into(), value)).collect();
+            answered.lines += &(serde_json::to_string(&row).map_err(Error::bug)? + "\n");
+        }
+        Ok(answered)
     }
 
-    fn write(&mut self, lines: Vec<String>, done: u64) -> Result<()> {
-        self.stream()?.1.write(lines.concat().as_bytes(), done)
+    fn write(&mut self, blocks: Vec<Answered>, done: u64) -> Result<()> {
+        let lines: String = blocks.iter().map(|own| own.lines.as_str()).collect();
+        let problems: Vec<&String> = blocks.iter().flat_map(|own| &own.problems).collect();
+        for problem in &problems {
+            self.listed += 1;
+            match self.listed.cmp(&(LISTED + 1)) {
+                Ordering::Less => warn!("{problem}"),
+                Ordering::Equal => warn!("more prompts cannot be read; see `error` in the output"),
+                Ordering::Greater => {}
+            }
+        }
+        self.failed += problems.len() as u64;
+        let failed = self.failed;
+        self.stream()?.1.write_with_errors(lines.as_bytes(), done, failed)
+    }
+
+    fn failed(&self) -> u64 {
+        self.failed
     }
 
     fn publish(&mut self) -> Result<()> {
