@@ -183,6 +183,55 @@ fn quantised_answers_resume(folder: &Path, launcher: Option<&str>) {
     }
 }
 
+/// With `data.train_subset`, other records than the first do not matter.
+#[test]
+fn a_subset_of_the_training_data_has_its_first_records() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(folder, DATA);
+    // The same conversations but for the answers after the first 16.
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let rows = lines(&read("raw/dialogues.jsonl")).into_iter().enumerate().map(|(i, mut row)| {
+        let answer = row["messages"].as_array_mut().and_then(|all| all.last_mut()).unwrap();
+        if i >= 16 {
+            answer["content"] = format!("{} 1", answer["content"].as_str().unwrap()).into();
+        }
+        row.to_string() + "\n"
+    });
+    fs::write(folder.join("changed.jsonl"), rows.collect::<String>()).unwrap();
+    done(
+        folder,
+        "ds-prep import changed.jsonl --columns raw/columns.yaml -o changed-store
+         for name in store changed-store; do
+           ds-prep split $name --by index -o $name.json
+           ds-prep tokenize $name.json --tokenizer tokenizer --max-length 96 -o $name-tokens
+         done",
+    );
+    let run =
+        format!("{SMALL} -s training.updates=6 -s training.validate_every=6 -s checkpoint.every=3");
+    let of = |tokens: &str, subset: &str| {
+        let name = format!("{tokens}-{subset}");
+        let options = format!("-s data.tokens={tokens}-tokens -s data.train_subset={subset}");
+        done(folder, &format!("{run} {options} --run {name}"));
+        weights(folder, &name, 6)
+    };
+    let [first, more, all] = ["16", "17", "null"].map(|subset| of("store", subset));
+    assert!(first != more && first != all);
+    assert!(first == of("changed-store", "16"));
+    assert!(more != of("changed-store", "17"));
+    assert!(all == of("store", "1000000"));
+    let log = lines(&read("store-16/log.jsonl"));
+    let epochs: Vec<f64> = log.iter().filter_map(|record| record["epoch"].as_f64()).collect();
+    assert_eq!(epochs.last(), Some(&3.0), "{epochs:?}");
+
+    let other = |subset: &str| {
+        format!("{run} -s data.tokens=store-tokens -s data.train_subset={subset} --run store-16")
+    };
+    refused(folder, &other("17"), 78, "data.train_subset");
+    refused(folder, &other("0"), 78, "data.train_subset");
+    done(folder, &format!("{} --accept-config-change -s training.updates=9", other("17")));
+}
+
 #[test]
 fn what_does_not_belong_together_is_refused() {
     let temporary = tempfile::tempdir().unwrap();

@@ -11,7 +11,6 @@ use super::vision::{VisionConfig, VisionTower};
 use crate::text::{Sets, TextData};
 use data::inputs::InputFile;
 use data::loader::Buckets;
-use data::text::TokenSet;
 use data::text::chat::ImageTokens;
 use learn::adapt::Lora;
 use learn::config::Config;
@@ -226,8 +225,7 @@ impl Define for SftTask {
         let mut builder = Builder::of(config);
         let model = Language::new(&mut builder, &config.model, sets.info().special.padding);
         builder.check()?;
-        let of = |(number, set): (usize, &TokenSet)| (0..set.len()).map(move |i| (number, i));
-        let samples = sets.train.iter().enumerate().flat_map(of).collect();
+        let samples = sets.numbered().collect();
         Ok((Self { model, sets, samples, images }, builder.finish()))
     }
 }

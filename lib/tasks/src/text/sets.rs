@@ -22,6 +22,11 @@ pub struct TextData {
     /// The splits to train on.
     #[serde(default)]
     pub train_on: TrainOn,
+    /// Train on only the first records of these splits, at most this many. Null: on all.
+    // Not serialised when null, so that configurations older than this key keep their hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub train_subset: Option<u64>,
     /// Batches per pool: within each pool, texts are sorted by length and cut into batches, which are then read in
     /// random order. Larger pools need less padding. 0 or 1: batches of random lengths.
     #[serde(default = "bucket_batches")]
@@ -41,6 +46,8 @@ pub struct Sets {
     /// The splits to train on.
     pub train: Vec<TokenSet>,
     pub validation: TokenSet,
+    /// Number of records to train on.
+    records: usize,
     bucket_batches: u64,
 }
 
@@ -53,7 +60,10 @@ impl Sets {
         if data.train_on == TrainOn::TrainAndValidation {
             train.push(open(SplitName::Validation)?);
         }
-        Ok(Self { train, validation, bucket_batches: data.bucket_batches })
+        let all = train.iter().map(TokenSet::len).sum();
+        let limit = data.train_subset.and_then(|limit| usize::try_from(limit).ok());
+        let records = limit.map_or(all, |limit| limit.min(all));
+        Ok(Self { train, validation, records, bucket_batches: data.bucket_batches })
     }
 
     /// What the tokens were made with.
@@ -61,9 +71,15 @@ impl Sets {
         self.train[0].info()
     }
 
+    /// The number of the set, and that of the record in it, of each record that is trained on.
+    pub fn numbered(&self) -> impl Iterator<Item = (usize, usize)> {
+        let of = |(number, set): (usize, &TokenSet)| (0..set.len()).map(move |i| (number, i));
+        self.train.iter().enumerate().flat_map(of).take(self.records)
+    }
+
     /// All records that are trained on.
     pub fn records(&self) -> impl Iterator<Item = (&TokenSet, usize)> {
-        self.train.iter().flat_map(|set| (0..set.len()).map(move |i| (set, i)))
+        self.numbered().map(|(number, i)| (&self.train[number], i))
     }
 
     /// Number of segments of the tokens that are trained on.

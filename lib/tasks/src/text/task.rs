@@ -204,11 +204,10 @@ impl<M: DefineText> Define for TextTask<M> {
         let mut builder = Builder::of(config);
         let model = M::new(&mut builder, &config.model, sets.info());
         builder.check()?;
-        let windows = |(number, set): (usize, &TokenSet)| {
-            let all = (0..set.len()).flat_map(|i| set.windows(i));
-            all.map(|window| (number, window)).collect::<Vec<_>>()
+        let windows = |(number, i): (usize, usize)| {
+            sets.train[number].windows(i).into_iter().map(move |window| (number, window))
         };
-        let samples: Vec<_> = sets.train.iter().enumerate().flat_map(windows).collect();
+        let samples: Vec<_> = sets.numbered().flat_map(windows).collect();
         let objective = M::objective(config, &sets, samples.len())?;
         warn_of_lost_answers(&sets, &samples, model.longest(), &config.data.tokens);
         let threshold = sets.threshold();
