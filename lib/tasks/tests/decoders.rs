@@ -1,13 +1,14 @@
 //! Decoders against transformers: configurations, angles, logits, loss and all gradients.
 
+mod golden_config;
 #[allow(dead_code, reason = "texts have encoders of their own")]
 mod text_golden;
 
+use golden_config::json_in;
 use learn::adapt::Lora;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet, Storage, Value};
 use serde_json::{Value as Json, json};
-use std::fs;
 use tasks::language::{
     Architecture, Decoder, DecoderConfig, Rope, RopeParameters, Sequences, SftModel,
 };
@@ -18,16 +19,12 @@ const CASES: [&str; 4] = ["qwen3", "qwen2", "llama", "qwen3_yarn"];
 
 /// The config.json of a case, or the parameters of a rope type.
 fn json_of(case: &str) -> Json {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/decoders.json");
-    let all: Json = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    all[case].clone()
+    json_in("decoders.json", case)
 }
 
-/// What [`SftModel::read`] makes of this config.json.
+/// The decoder of this config.json.
 fn read(config: &Json) -> unix::Result<DecoderConfig> {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    Ok(SftModel::read(folder.path())?.decoder)
+    Ok(golden_config::read(config)?.decoder)
 }
 
 /// A decoder with the parameters of a case.

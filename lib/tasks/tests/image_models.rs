@@ -1,11 +1,13 @@
 //! Models of images and text: configurations, parameters, adapters, and folders of transformers.
 
+mod golden_config;
 #[allow(dead_code, reason = "shared with other tests")]
 mod image_golden;
 #[allow(dead_code, reason = "shared with other tests")]
 mod text_golden;
 
-use image_golden::{CASES, Model, json_of, read, sequences};
+use golden_config::read;
+use image_golden::{CASES, Model, json_of, sequences};
 use learn::adapt::{Lora, Targets};
 use learn::forward::Forward;
 use learn::init::InitFrom;

@@ -1,10 +1,12 @@
 //! Images in sequences of tokens against transformers: logits, loss and all gradients; generation; batches with and without images.
 
+mod golden_config;
 mod image_golden;
 #[allow(dead_code, reason = "texts have encoders of their own")]
 mod text_golden;
 
-use image_golden::{CASES, Model, Sequence, json_of, read};
+use golden_config::read;
+use image_golden::{CASES, Model, Sequence, json_of};
 use learn::forward::Forward;
 use learn::generate::{Generation, Prompt, Sampling, generate};
 use learn::params::Builder;

@@ -3,9 +3,9 @@
 use super::chat::{INSTRUCTION, Messages, about_images, check_prompt, pair, references};
 use super::folder_rows::{images, is_image, pages};
 use super::lines::LineReader;
-use super::record_images::Reference;
+use super::record_images::{Reference, folder_of};
 use super::rows::HashedFile;
-use crate::images::{DecodeOptions, RgbImage, decode};
+use crate::images::RgbImage;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::io;
@@ -70,7 +70,7 @@ impl NewPrompts {
 
     /// The folder that the paths of images in prompts at `path` are relative to.
     pub fn folder_of(path: &Path) -> &Path {
-        if path.is_dir() { path } else { path.parent().unwrap_or(Path::new("")) }
+        folder_of(path)
     }
 
     /// What identifies the prompts at `path`: the hash of a file, or of the names and sizes of the images in a folder. Errors:
@@ -168,9 +168,8 @@ pub fn open_images(messages: &Messages, folder: &Path) -> Result<Vec<(String, Rg
     let found = references(messages).map_err(Error::data)?;
     let of = |(number, text): (usize, &String)| {
         let own = Reference::parse(text, folder, number).map_err(Error::data)?;
-        let (name, page) = (own.name.clone(), own.page);
-        let image = decode(&name, &own.bytes()?, Some(page), &DecodeOptions::default())?;
-        Ok((name, image))
+        let image = own.decode(&own.bytes()?)?;
+        Ok((own.name, image))
     };
     found.iter().enumerate().map(of).collect()
 }

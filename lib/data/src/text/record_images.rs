@@ -3,7 +3,7 @@
 use super::chat::{Messages, references};
 use super::image_store::ImageRef;
 use super::rows::{Row, at_line};
-use crate::images::{DecodeOptions, decode, read, split_page};
+use crate::images::{DecodeOptions, RgbImage, decode, read, split_page};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use std::collections::{HashMap, HashSet};
@@ -73,16 +73,21 @@ impl Reference {
     }
 
     /// The bytes of the file. Errors: 65, 66, 74.
-    pub fn bytes(self) -> Result<Vec<u8>> {
-        match self.place {
-            Place::File(path) => read(&path, &DecodeOptions::default()),
-            Place::Bytes(bytes) => Ok(bytes),
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        match &self.place {
+            Place::File(path) => read(path, &DecodeOptions::default()),
+            Place::Bytes(bytes) => Ok(bytes.clone()),
         }
+    }
+
+    /// Decodes the image in these bytes, which are those of the file. Errors: 65.
+    pub fn decode(&self, bytes: &[u8]) -> Result<RgbImage> {
+        decode(&self.name, bytes, Some(self.page), &DecodeOptions::default())
     }
 }
 
 /// The folder that paths in `file` are relative to: its own, or the file itself if it is a folder.
-fn folder_of(file: &Path) -> &Path {
+pub(super) fn folder_of(file: &Path) -> &Path {
     match file.is_dir() {
         true => file,
         false => file.parent().unwrap_or(Path::new("")),
@@ -142,15 +147,14 @@ impl RecordImages {
         if known.is_some_and(|image| self.readable.contains(&(image, own.page))) {
             return Ok(());
         }
-        let (name, page) = (own.name.clone(), own.page);
         let bytes = own.bytes()?;
-        decode(&name, &bytes, Some(page), &DecodeOptions::default())?;
+        own.decode(&bytes)?;
         let next = self.sizes.len();
         let image = *self.by_hash.entry(blake3::hash(&bytes)).or_insert(next);
         if image == next {
             self.sizes.push(bytes.len() as u64);
         }
-        self.readable.insert((image, page));
+        self.readable.insert((image, own.page));
         file.into_iter().for_each(|file| _ = self.by_file.insert(file, image));
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Sequences of tokens and images as tensors.
 
 use super::model::Sequences;
-use super::record_images::RecordImages;
+use super::record_patches::RecordPatches;
 use super::rope::Rope;
 use super::vision::{self, Images, VisionConfig};
 use data::text::TokenSet;
@@ -34,7 +34,7 @@ impl<'a> Labelled<'a> {
     }
 
     /// Adds its images.
-    pub fn with(self, images: &'a RecordImages) -> Self {
+    pub fn with(self, images: &'a RecordPatches) -> Self {
         Self { images: images.images(), ..self }
     }
 

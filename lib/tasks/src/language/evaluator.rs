@@ -5,7 +5,7 @@ use super::baselines::{Unigram, frequent_answer, last_answer};
 use super::fit::{image_tokens, require_lengths};
 use super::normalise::Normalisation;
 use super::options::{AnswersOf, LanguageScoreOptions};
-use super::record_images::Records;
+use super::record_patches::Records;
 use super::sft::SftTask;
 use super::trained::TrainedLanguage;
 use crate::evaluation::ScoreRequest;

@@ -15,7 +15,7 @@ mod normalise;
 mod options;
 mod predict;
 mod pretrained;
-mod record_images;
+mod record_patches;
 mod rope;
 mod sft;
 mod trained;

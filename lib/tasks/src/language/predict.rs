@@ -1,7 +1,7 @@
 //! `evaluate predict`: answers to new prompts. A prompt that cannot be read has an error in its place; the others are answered.
 
 use super::options::LanguagePredictOptions;
-use super::record_images::RecordImages;
+use super::record_patches::RecordPatches;
 use super::trained::{Answer, TrainedLanguage};
 use super::vision::Images;
 use crate::evaluation::PredictRequest;
@@ -105,17 +105,17 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
 impl LanguagePredictor {
     /// The ids of a prompt and its images. Errors: 2 when it has images, but the model reads none; 65 and 66 for an image that
     /// cannot be read; 65 also for messages that the template refuses, or that leave no room for an answer; 74.
-    fn encode(&self, messages: &Messages) -> Result<(Vec<i32>, RecordImages)> {
+    fn encode(&self, messages: &Messages) -> Result<(Vec<i32>, RecordPatches)> {
         let images = self.images(messages)?;
         Ok((self.model.prompt(messages, &images)?, images))
     }
 
-    fn images(&self, messages: &Messages) -> Result<RecordImages> {
+    fn images(&self, messages: &Messages) -> Result<RecordPatches> {
         let images = open_images(messages, NewPrompts::folder_of(&self.inputs))?;
         let tokens = self.model.chat.images.as_ref().filter(|_| self.model.reads_images());
         match tokens {
-            Some(tokens) => RecordImages::of_new(&images, tokens),
-            None if images.is_empty() => Ok(RecordImages::default()),
+            Some(tokens) => RecordPatches::of_new(&images, tokens),
+            None if images.is_empty() => Ok(RecordPatches::default()),
             None => Err(Error::usage(
                 "it has images, but the model was trained without any; remove them, or name another RUN",
             )),

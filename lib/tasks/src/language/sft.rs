@@ -5,7 +5,7 @@ use super::batch::{Labelled, Layout, by_length};
 use super::config::{Architecture, DecoderConfig};
 use super::fit::{image_tokens, require_fit, require_lengths, require_origin};
 use super::model::{Decoder, Inputs, Sequences};
-use super::record_images::Records;
+use super::record_patches::Records;
 use super::rope::Rope;
 use super::vision::{VisionConfig, VisionTower};
 use crate::text::{Sets, TextData};

@@ -3,7 +3,7 @@
 use super::batch::{Labelled, by_length};
 use super::fit::require_fit;
 use super::generator::Generator;
-use super::record_images::RecordImages;
+use super::record_patches::RecordPatches;
 use super::sft::{Language, PROCESSOR, SftModel, SftTask, TEMPLATE, TOKENIZER};
 use super::vision::Images;
 use crate::trained::Opener;
@@ -129,7 +129,7 @@ impl TrainedLanguage {
 
     /// The ids of the prompt, with these images, that asks for the next answer. Errors: 65 for messages that the template refuses, or that leave
     /// no room for an answer.
-    pub fn prompt(&self, messages: &Messages, images: &RecordImages) -> Result<Vec<i32>> {
+    pub fn prompt(&self, messages: &Messages, images: &RecordPatches) -> Result<Vec<i32>> {
         let tokens: Vec<usize> = images.grids().map(|grid| self.chat.image_tokens(grid)).collect();
         let ids = self.chat.prompt((messages, &tokens))?;
         self.require_room(&ids).map_err(Error::data)?;

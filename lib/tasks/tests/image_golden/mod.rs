@@ -1,31 +1,22 @@
 //! Models of images and text with the values of transformers, and their sequences.
 
+use crate::golden_config::{json_in, read};
 use crate::text_golden::Golden;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::recompute::Recompute;
 use learn::task::Batch;
 use serde_json::Value as Json;
-use std::fs;
 use std::rc::Rc;
 use tasks::language::vision::{Grid, Images, VisionConfig};
-use tasks::language::{Labelled, Language, SftModel};
+use tasks::language::{Labelled, Language};
 use tensor::{Device, Dtype, Tape};
 
 pub const CASES: [&str; 2] = ["mixed", "untied"];
 
 /// The config.json of a case.
 pub fn json_of(case: &str) -> Json {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/vision_language.json");
-    let all: Json = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
-    all[case].clone()
-}
-
-/// What [`SftModel::read`] makes of this config.json.
-pub fn read(config: &Json) -> unix::Result<SftModel> {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
-    SftModel::read(folder.path())
+    json_in("vision_language.json", case)
 }
 
 /// A sequence with its images.

@@ -8,16 +8,16 @@ use data::text::chat::ImageTokens;
 use unix::{Error, Result};
 
 /// Some conversations with their images.
-pub struct Records<'a>(Vec<(Labelled<'a>, RecordImages)>);
+pub struct Records<'a>(Vec<(Labelled<'a>, RecordPatches)>);
 
 impl<'a> Records<'a> {
-    /// Reads records, each a set and a number in it. Errors: 65 for damaged tokens, and those of [`RecordImages::of`].
+    /// Reads records, each a set and a number in it. Errors: 65 for damaged tokens, and those of [`RecordPatches::of`].
     pub fn read(
         records: impl Iterator<Item = (&'a TokenSet, usize)>,
         tokens: Option<&ImageTokens>,
     ) -> Result<Self> {
         let of = |(set, i): (&'a TokenSet, usize)| {
-            Ok((Labelled::of(set, i)?, RecordImages::of(set, i, tokens)?))
+            Ok((Labelled::of(set, i)?, RecordPatches::of(set, i, tokens)?))
         };
         records.map(of).collect::<Result<_>>().map(Self)
     }
@@ -28,19 +28,19 @@ impl<'a> Records<'a> {
     }
 
     /// The images of each conversation.
-    pub fn images(&self) -> impl Iterator<Item = &RecordImages> {
+    pub fn images(&self) -> impl Iterator<Item = &RecordPatches> {
         self.0.iter().map(|(_, images)| images)
     }
 }
 
 /// The patches of the images of a conversation.
 #[derive(Clone, Debug, Default)]
-pub struct RecordImages {
+pub struct RecordPatches {
     grids: Vec<Grid>,
     values: Vec<f32>,
 }
 
-impl RecordImages {
+impl RecordPatches {
     /// Reads the images of record `i` of a set. Errors: 65 for an image that is damaged, or whose patches are not as many as its
     /// tokens.
     pub fn of(set: &TokenSet, i: usize, tokens: Option<&ImageTokens>) -> Result<Self> {
