@@ -46,11 +46,12 @@ torture: deps
 	  hostile::fuzz hostile::flips hostile::planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
 
-# LoRA on the NF4 weights of a decoder of two billion parameters: time and memory of a check, an update and a prediction, on
-# the CPU. Takes minutes, 4.1 GB below TMPDIR and numpy; LARGE_MODEL="--layers 2" has a smaller one.
+# LoRA on the NF4 weights of a decoder of two billion parameters, and of a Qwen3-VL-2B: time and memory of a check, an update
+# and a prediction, on the CPU. Takes minutes, 4.3 GB below TMPDIR and numpy; LARGE_MODEL="--layers 2" has smaller ones.
 large: deps
 	cargo build --release --locked --bins
 	$(PYTHON) tests/large.py "$(BIN)" -- $(LARGE_MODEL)
+	$(PYTHON) tests/large.py --vision "$(BIN)" -- $(LARGE_MODEL)
 
 # Lines of source code by crate, without blank lines, comments and tests.
 SOURCES = -name '*.rs' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.h'

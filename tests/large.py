@@ -3,10 +3,11 @@
 
 In a folder below TMPDIR, which is removed: random weights in the shape of Qwen3-1.7B with a head of its own
 (tests/peers/random_decoder.py, 4.1 GB), synthetic dialogues, `train-stage sft --check`, one update of 1 x 128 tokens, and
-`evaluate predict` of 8 new tokens. Prints the seconds and the peak of resident memory of each program, and fails if one ends
-with an error or needs more than --limit. Arguments after -- go to random_decoder.py, for other sizes. Needs numpy.
+`evaluate predict` of 8 new tokens. With --vision: the shape of Qwen3-VL-2B (4.3 GB), and pages of `ds-prep gen headers`, whose
+image and text fit into --tokens. Prints the seconds and the peak of resident memory of each program, and fails if one ends with
+an error or needs more than --limit. Arguments after -- go to random_decoder.py, for other sizes. Needs numpy.
 
-    tests/large.py target/release [-- --layers 2]
+    tests/large.py [--vision] target/release [-- --layers 2]
 """
 import argparse
 import json
@@ -21,21 +22,19 @@ parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("programs", type=pathlib.Path, help="folder of the programs")
 parser.add_argument("--limit", type=float, default=20.0, help="GB of resident memory that a program may need")
 parser.add_argument("--tokens", type=int, default=128, help="tokens of the conversation of an update")
+parser.add_argument("--vision", action="store_true", help="fine-tune a Qwen3-VL on images")
 parser.add_argument("model", nargs="*", help="options of random_decoder.py")
 
 CONFIG = """\
-data: {{tokens: tokens}}
-init: {{from: model/model.safetensors.index.json, storage: nf4}}
+data: {tokens: tokens}
+init: {storage: nf4}
 model:
-  decoder: {decoder}
-  lora: {{r: 16, alpha: 32, targets: all-linear}}
-training: {{updates: 1, batch_size: 1, validate_every: 1, validation_samples: 1, log_every: 1}}
-optimizer: {{method: {{kind: adamw8bit}}, learning_rate: 2.0e-4}}
-loss: {{}}
-checkpoint: {{every: 1}}
+  lora: {r: 16, alpha: 32, targets: all-linear}
+training: {updates: 1, batch_size: 1, validate_every: 1, validation_samples: 1, log_every: 1}
+optimizer: {method: {kind: adamw8bit}, learning_rate: 2.0e-4}
+loss: {}
+checkpoint: {every: 1}
 """
-# Of config.json, what is no key of model.decoder.
-OTHERS = ("architectures", "dtype", "hidden_act")
 
 
 class Steps:
@@ -77,24 +76,32 @@ def main(a):
         folder = pathlib.Path(temporary)
         step = Steps(folder, a.limit)
         prepare = programs / "ds-prep"
-        step("gen", prepare, "gen", "dialogues", "--samples", 10 * max(a.tokens // 16, 1), "-o", "asked")
-        conversations(folder, a.tokens)
-        step("import", prepare, "import", "asked/dialogues.jsonl", "--columns", "asked/columns.yaml", "-o", "store")
+        if a.vision:
+            step("gen", prepare, "gen", "headers", "--samples", 40, "--rows", "1..2", "-o", "asked")
+            records, of_images = "asked/pages.jsonl", ["--patch-size", 16]
+        else:
+            step("gen", prepare, "gen", "dialogues", "--samples", 10 * max(a.tokens // 16, 1), "-o", "asked")
+            conversations(folder, a.tokens)
+            records, of_images = "asked/dialogues.jsonl", []
+        step("import", prepare, "import", records, "--columns", "asked/columns.yaml", "-o", "store")
         step("split", prepare, "split", "store", "-o", "split.json")
-        step("vocabulary", prepare, "vocabulary", "split.json", "--size", 512, "-o", "tokenizer")
+        step("vocabulary", prepare, "vocabulary", "split.json", "--size", 512, *of_images, "-o", "tokenizer")
         words = ["--tokenizer", "tokenizer", "--max-length", a.tokens, "-o", "tokens"]
         step("tokenize", prepare, "tokenize", "split.json", *words)
-        words = [sys.executable, peers / "random_decoder.py", "model", "--tokenizer", "tokenizer", *a.model]
-        print(step("model", *words), end="")
-        config = json.loads((folder / "model/config.json").read_text())
-        config = {key: value for key, value in config.items() if key not in OTHERS}
-        (folder / "sft.yaml").write_text(CONFIG.format(decoder=json.dumps(config)))
-        train = [programs / "train-stage", "sft", "-c", "sft.yaml", "--run", "run", "--device", "cpu"]
+        words = ["--tokenizer", "tokenizer", *(["--vision"] if a.vision else []), *a.model]
+        print(step("model", sys.executable, peers / "random_decoder.py", "model", *words), end="")
+        (folder / "base.yaml").write_text(step("config", programs / "ckpt", "config", "model"))
+        (folder / "sft.yaml").write_text(CONFIG)
+        train = [programs / "train-stage", "sft", "-c", "sft.yaml", "-c", "base.yaml", "--run", "run", "--device", "cpu"]
         step("check", *train, "--check")
         step("update", *train)
-        question = {"id": "one", "messages": [{"role": "user", "content": "What is 12 + 30?"}]}
-        (folder / "prompts.jsonl").write_text(json.dumps(question) + "\n")
-        words = ["--inputs", "prompts.jsonl", "--max-new-tokens", 8, "--device", "cpu", "-o", "-"]
+        if a.vision:
+            inputs = min((folder / "asked/images").rglob("*.png"))
+        else:
+            question = {"id": "one", "messages": [{"role": "user", "content": "What is 12 + 30?"}]}
+            inputs = "prompts.jsonl"
+            (folder / inputs).write_text(json.dumps(question) + "\n")
+        words = ["--inputs", inputs, "--max-new-tokens", 8, "--device", "cpu", "-o", "-"]
         print(step("predict", programs / "evaluate", "predict", "run", *words), end="")
     return int(step.failed)
 
