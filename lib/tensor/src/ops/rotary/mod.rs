@@ -85,6 +85,10 @@ impl Op for Rotary {
         }
     }
 
+    fn kept(&self, inputs: &[&Tensor], _out: &Tensor) -> Saved {
+        self.saved(inputs)
+    }
+
     fn forward(&self, inputs: &[&Tensor], out: &mut Tensor) -> Saved {
         let (x, table, w) = (inputs[0], inputs[1], inputs.get(2).copied());
         with_float!(out.dtype(), T => cpu::forward::<T>(self, x, table.read(), w, out.write()));
