@@ -122,6 +122,9 @@ pub fn print_absent(args: &Args, e: &AbsentEstimate) -> Result<()> {
     );
     for (name, part) in e.memory.each().into_iter().filter(|(_, part)| *part > 0.0) {
         text += &format!("\n  {name:14} {}", bytes(part));
+        for (part, share) in e.memory.activations_by_part.iter().filter(|_| name == "activations") {
+            text += &format!("\n    {part:12} {}", bytes(share.as_f64().unwrap_or(0.0)));
+        }
     }
     text += &format!("\noperations  {:.3e} an update and GPU", e.flops);
     if let (Some(update), Some(products), Some(sums), Some(seconds), Some(cost)) =

@@ -336,6 +336,14 @@ impl<'a> Forward<'a> {
         self.tape.is_recording() && self.recompute.as_ref().is_some_and(|own| own.is_on())
     }
 
+    /// Runs a part of a model, whose share of activations estimates for absent GPUs name. Parts do not nest.
+    pub fn part<R>(&self, name: &'static str, work: impl FnOnce() -> R) -> R {
+        match &self.recompute {
+            Some(recompute) if tensor::trace::is_on() => recompute.part(name, work),
+            _ => work(),
+        }
+    }
+
     /// Runs a model block that may be recomputed in the backward pass instead of keeping its activations. It must be a
     /// pure function of its inputs and of the parameters that it requests.
     pub fn block(

@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::ops::Range;
 
 /// Resolution of the knapsack capacity: the budget is used to within one step and never exceeded.
 const STEPS: usize = 4096;
@@ -101,6 +102,16 @@ impl RecomputePlan {
     }
 }
 
+/// A named part of a forward pass that is traced.
+#[derive(Debug)]
+struct Part {
+    name: &'static str,
+    /// Bytes that it keeps, without those of its blocks if they are measured.
+    bytes: usize,
+    /// Its blocks.
+    blocks: Range<usize>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// The plan of each variant of the forward pass ([`crate::task::Batch::variant`]).
@@ -110,6 +121,8 @@ struct State {
     measured: Vec<Block>,
     /// Blocks seen so far in this forward pass.
     met: usize,
+    /// Parts of all forward passes that are traced.
+    parts: Vec<Part>,
 }
 
 /// State of activation checkpointing during a run.
@@ -147,6 +160,26 @@ impl Recompute {
     /// Records the measured cost of a block.
     pub(crate) fn note(&self, block: Block) {
         self.state.borrow_mut().measured.push(block);
+    }
+
+    /// Runs a named part of a forward pass that is traced, and records the bytes that it keeps.
+    pub(crate) fn part<R>(&self, name: &'static str, work: impl FnOnce() -> R) -> R {
+        let now = || (tensor::memory::usage().live, self.state.borrow().met);
+        let (before, first) = now();
+        let result = work();
+        let (after, end) = now();
+        let bytes = after.saturating_sub(before);
+        self.state.borrow_mut().parts.push(Part { name, bytes, blocks: first..end });
+        result
+    }
+
+    /// The names of the parts of a traced forward pass, and the bytes that each keeps by the plan.
+    pub(crate) fn parts(&self) -> Vec<(&'static str, f64)> {
+        let plan = self.plan().unwrap_or_default();
+        let kept =
+            |i: usize| if plan.keep.get(i) == Some(&true) { plan.blocks[i].bytes } else { 0 };
+        let bytes = |own: &Part| own.bytes + own.blocks.clone().map(kept).sum::<usize>();
+        self.state.borrow().parts.iter().map(|own| (own.name, bytes(own) as f64)).collect()
     }
 
     /// Begins a forward pass of a variant, which has its own blocks.

@@ -42,6 +42,11 @@ pub fn trace<R>(work: impl FnOnce() -> R) -> (R, Vec<TracedOp>) {
     (result, ops.unwrap_or_default())
 }
 
+/// Whether ops of this thread are recorded and not computed.
+pub fn is_on() -> bool {
+    TRACE.with(|trace| trace.borrow().is_some())
+}
+
 /// Records an op in place of its forward pass, if ops are traced; `out` returns its output.
 pub(crate) fn record(
     op: &dyn Op,

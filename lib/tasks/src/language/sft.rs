@@ -135,7 +135,8 @@ impl Language {
 
     /// The last hidden states of a batch after their normalization, [B, T, H]; those of padding have no meaning.
     fn states(&self, forward: &Forward, batch: &Batch) -> Result<Var> {
-        self.decoder.states(forward, &self.inputs(forward, batch)?)
+        let inputs = self.inputs(forward, batch)?;
+        forward.part("decoder", || self.decoder.states(forward, &inputs))
     }
 
     /// The logits of the token that follows each token of a batch, [B, T, V].

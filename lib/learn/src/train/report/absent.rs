@@ -1,5 +1,6 @@
 //! Estimates the resources of a run on GPUs that this machine does not have, from the shapes of its ops.
 
+use super::memory_parts::MemoryParts;
 use crate::config::{Precision, Training};
 use crate::forward::Forward;
 use crate::params::ParamSet;
@@ -83,50 +84,6 @@ impl fmt::Display for Absent {
     }
 }
 
-/// Bytes of memory on each GPU during an update.
-#[derive(Clone, Debug, Serialize)]
-pub struct MemoryParts {
-    /// Parameters as they are stored.
-    pub parameters: f64,
-    /// Parameters in the 16-bit type of `training.amp`.
-    pub copies: f64,
-    /// Gradients.
-    pub gradients: f64,
-    /// State of the optimizer.
-    pub optimizer: f64,
-    /// Moving average (`training.ema`).
-    pub average: f64,
-    /// What the forward pass keeps for the backward pass; inputs of recomputed blocks are among it.
-    pub activations: f64,
-    /// What a block keeps while it is computed again (`training.mem_budget`); that of the largest one.
-    pub block: f64,
-    /// The logits of some rows of a large vocabulary.
-    pub logits: f64,
-    /// The largest inputs and outputs of an op, whose gradients exist at the same time, and the largest frozen weight, which
-    /// is dequantised for a product.
-    pub workspace: f64,
-    /// The driver's own.
-    pub context: f64,
-}
-
-impl MemoryParts {
-    /// The parts with their names.
-    pub fn each(&self) -> [(&'static str, f64); 10] {
-        [
-            ("parameters", self.parameters),
-            ("16-bit copies", self.copies),
-            ("gradients", self.gradients),
-            ("optimizer", self.optimizer),
-            ("average", self.average),
-            ("activations", self.activations),
-            ("one block", self.block),
-            ("logits", self.logits),
-            ("workspace", self.workspace),
-            ("driver", self.context),
-        ]
-    }
-}
-
 /// Estimated resources of a run on absent GPUs.
 #[derive(Clone, Debug, Serialize)]
 pub struct AbsentEstimate {
@@ -164,6 +121,8 @@ struct Pass {
     ops: Vec<TracedOp>,
     /// Bytes that it keeps, with `training.mem_budget`.
     activations: f64,
+    /// Shares of them that the model names.
+    parts: Vec<(&'static str, f64)>,
     /// Bytes that computing blocks again takes beyond these.
     block: f64,
     /// Operations of the blocks that are computed again, and of all blocks.
@@ -212,7 +171,8 @@ impl Tracer<'_> {
         let activations = activations? + plan.bytes().0;
         let (again, flops) = plan.flops();
         let repeated = [again as f64, flops as f64];
-        Ok(Pass { ops, activations: activations as f64, block: block as f64, repeated })
+        let parts = recompute.parts();
+        Ok(Pass { ops, activations: activations as f64, parts, block: block as f64, repeated })
     }
 
     /// The passes of two sizes between which everything grows linearly, and the smaller size; for `samples` samples.
@@ -304,6 +264,9 @@ fn of_training(
         let all = all.map(|(one, two)| along(of(one) as f64, of(two) as f64, target));
         all.fold(0.0, f64::max)
     };
+    let parts = one.parts.iter().zip(&two.parts);
+    let parts =
+        parts.map(|((name, one), (_, two))| (name.to_string(), along(*one, *two, target).into()));
     let (trained, all) = (params.trained.count() as f64, params.count() as f64);
     let owned = if config.optimizer.shard { on.count as f64 } else { 1.0 };
     let state: usize = params.trained.tensors().map(|t| config.optimizer.state_bytes(t)).sum();
@@ -319,6 +282,7 @@ fn of_training(
         optimizer: state as f64 / owned,
         average: if training.ema.is_some() { 4.0 * trained } else { 0.0 },
         activations: at(|pass| pass.activations),
+        activations_by_part: parts.collect(),
         block: at(|pass| pass.block),
         logits: largest(|op| op.workspace),
         workspace: largest(|op| op.passed) + expanded as f64,

@@ -4,6 +4,7 @@ mod absent;
 mod check;
 mod estimate;
 mod log_errors;
+mod memory_parts;
 mod predict;
 mod system;
 mod timing;

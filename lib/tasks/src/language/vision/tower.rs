@@ -105,7 +105,7 @@ impl VisionTower {
             counts: of("patch_counts")?,
         };
         let (rows, features) = (of("image_rows")?, of("image_features")?);
-        let found = self.forward(forward, &patches)?;
+        let found = forward.part("vision tower", || self.forward(forward, &patches))?;
         let x = &inputs.x;
         let (shape, width) = (x.shape().to_vec(), x.value().width());
         // Takes rows of two matrices.
