@@ -56,3 +56,45 @@ fn memory_of_decoders_on_absent_gpus_is_that_of_their_updates() {
         );
     }
 }
+
+/// The same of a vision tower and a decoder, whose shares of the activations are named.
+#[test]
+fn memory_of_vision_and_text_on_absent_gpus_is_that_of_their_updates() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    done(
+        folder,
+        "ds-prep gen headers --samples 60 --rows 4..5 -o raw
+         ds-prep import raw/pages.jsonl --columns raw/columns.yaml -o store
+         ds-prep split store -o split.json
+         ds-prep vocabulary split.json --size 262 --patch-size 8 -o tokenizer
+         ds-prep tokenize split.json --tokenizer tokenizer --max-length 512 -o tokens
+         train-stage sft --example > sft.yaml",
+    );
+    let dry = "train-stage sft -c sft.yaml --run run --dry-run --json -s training.batch_size=8 \
+               -s training.validation_samples=1 -s model.decoder.hidden_size=64 -s model.decoder.head_dim=16 \
+               -s 'model.vision={depth: 4, hidden_size: 64, num_heads: 2, intermediate_size: 256, patch_size: 8, \
+               out_hidden_size: 64, num_position_embeddings: 64, deepstack_visual_indexes: [0], mrope_section: [4, 2, 2], \
+               image_token_id: 261}'";
+    let estimate = |words: &str| lines(&done(folder, &format!("{dry} {words}")).stdout).remove(0);
+    let number = |value: &Value| value.as_f64().unwrap();
+    let mut shares = Vec::new();
+    for budget in [0.0, 1.0] {
+        let words = format!("-s training.mem_budget={budget}");
+        let (here, there) = (estimate(&words), estimate(&format!("{words} --on 24GB")));
+        let memory = &there["memory"];
+        let expected = number(&there["memory_bytes"]) - number(&memory["context"]);
+        let measured = number(&here["memory_bytes"]);
+        assert!(
+            (expected / measured - 1.0).abs() < 0.15,
+            "{words}: {expected} {measured} {memory}"
+        );
+        let parts = &memory["activations_by_part"];
+        let [tower, decoder] = ["vision tower", "decoder"].map(|name| number(&parts[name]));
+        let named = (tower + decoder) / number(&memory["activations"]);
+        assert!((0.8..=1.05).contains(&named), "{words}: {memory}");
+        shares.push([tower, decoder]);
+    }
+    let [again, kept] = shares[..] else { panic!("{shares:?}") };
+    assert!(again[0] < kept[0] / 2.0 && again[1] < kept[1] / 2.0, "{shares:?}");
+}
