@@ -9,9 +9,7 @@ use learn::adapt::Lora;
 use learn::forward::Forward;
 use learn::params::{Builder, ParamSet, Storage, Value};
 use serde_json::{Value as Json, json};
-use tasks::language::{
-    Architecture, Decoder, DecoderConfig, Rope, RopeParameters, Sequences, SftModel,
-};
+use tasks::language::{Architecture, Decoder, DecoderConfig, Rope, RopeParameters, Sequences};
 use tensor::{Device, Dtype, Tape, Tensor, Var};
 use text_golden::Golden;
 
