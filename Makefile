@@ -78,6 +78,8 @@ check:
 LARGE = --hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64
 SMALL = --hidden 128 --depth 4 --heads 0 --tokens 32 --dim 8 --batch 16 --horizon 4
 PLANE = --frames 101 --frame 128,128,2 --windows 1,5,20 --batch 16
+# Pages of 192 x 32 pixels.
+IMAGES = --image 4x24 --attention eager
 bench:
 	cargo run --release --locked -p tensor --example opcheck
 	cargo build --release --locked -q -p dist --features mpi --example ranks
@@ -109,10 +111,12 @@ bench:
 	  $(PYTHON) tests/peers/text_start.py "$(BIN)" || exit 1; \
 	  cargo build --release --locked -q -p tasks --example generation || exit 1; \
 	  $(PYTHON) tests/peers/generation.py --ours "$(BIN)/examples/generation" || exit 1; \
+	  $(PYTHON) tests/peers/generation.py $(IMAGES) --prompt 56 --new 64 --ours "$(BIN)/examples/generation" || exit 1; \
 	else echo "bench: $(PYTHON) has no torch and transformers: updates of texts and generation are not compared" >&2; fi; \
 	if test -n "$$torch" && $(PYTHON) -c 'import transformers, peft' 2>/dev/null; then \
 	  cargo build --release --locked -q -p tasks --example decoder_update || exit 1; \
 	  $(PYTHON) tests/peers/decoder_update.py --ours "$(BIN)/examples/decoder_update" || exit 1; \
+	  $(PYTHON) tests/peers/decoder_update.py $(IMAGES) --batch 8 --tokens 112 --ours "$(BIN)/examples/decoder_update" || exit 1; \
 	else echo "bench: $(PYTHON) has no torch, transformers and peft: decoders are not compared" >&2; fi; \
 	test -z "$$torch" || { cargo build --release --locked -q -p tasks --example cycle_update && \
 	  for size in "" "--hidden 256 --depth 6 --heads 8 --repeats 5"; do \

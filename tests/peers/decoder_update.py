@@ -4,7 +4,9 @@
 The model is a small Qwen3 with random weights unless options give another size, or --folder names a folder of transformers.
 It is trained as a whole (update), with LoRA on all linear layers (lora), and with LoRA on weights in NF4 (qlora). One update is
 zero_grad, forward, cross entropy of the next token at every position, backward, clipping, AdamW (fused); attention is sdpa
-(or --attention), without a mask. On a GPU --precision bf16 computes in bf16: the whole model and adapters are in f32 under autocast, as in the
+(or --attention), without a mask. With --image ROWSxCOLUMNS it is a small Qwen3-VL, or that of --folder: every sequence begins with
+an image of so many patches, only the text after it has a loss, and LoRA is on the layers of attention and feed-forward networks of
+tower and decoder, but not on the mergers. On a GPU --precision bf16 computes in bf16: the whole model and adapters are in f32 under autocast, as in the
 Trainer with bf16; frozen weights are in bf16 or in 4 bits of bitsandbytes with double quantisation. Without bitsandbytes, qlora
 of the peer has dequantised weights, which the result says. malloc keeps freed memory, as in operator_update.py, unless
 --malloc default.
@@ -19,6 +21,7 @@ transformers and peft.
     tests/peers/decoder_update.py --pairs 20 --ours target/release/examples/decoder_update
     tests/peers/decoder_update.py --folder FOLDER --modes lora,qlora --batch 2 --tokens 2048 --device cuda --precision bf16 \\
       --optimizer adamw8bit --mem-budget 0
+    tests/peers/decoder_update.py --batch 8 --tokens 112 --image 6x24 --attention eager
 """
 import argparse
 import json
@@ -28,6 +31,7 @@ import sys
 import tempfile
 import time
 
+import image_prefix
 from text_update import MALLOC, Program, processor, spread
 
 # The greatest relative difference of the losses of the first updates: rounding, which AdamW's first steps enlarge, because
@@ -42,6 +46,7 @@ parser.add_argument("--untied", action="store_true", help="the head has a matrix
 SIZES = [("batch", 32), ("tokens", 64), ("threads", 2)]
 for name, default in SIZES:
     parser.add_argument(f"--{name}", type=int, default=default)
+parser.add_argument("--image", type=image_prefix.grid, metavar="ROWSxCOLUMNS", help="patches of an image before each text")
 parser.add_argument("--attention", default="sdpa", help="attn_implementation of transformers")
 parser.add_argument("--malloc", choices=["tuned", "default"], default="tuned",
                     help="of the peer: tuned, it keeps memory instead of returning it to the system, which is faster")
@@ -64,19 +69,24 @@ def prepare(a, folder):
     """Writes the model, unless there is one, and an adapter; returns both folders."""
     import torch
     from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM, Qwen3Config
+    from transformers import Qwen3Config
 
     torch.manual_seed(1)
     if a.folder:
-        model = AutoModelForCausalLM.from_pretrained(a.folder, dtype=torch.bfloat16)
+        model = image_prefix.model_class(a).from_pretrained(a.folder, dtype=torch.bfloat16)
+    elif a.image:
+        config = image_prefix.tiny(a, not a.untied, max_position_embeddings=a.tokens)
+        model = image_prefix.model_class(a)(config).to(torch.bfloat16)
     else:
         config = Qwen3Config(
             vocab_size=a.vocabulary, hidden_size=a.hidden, num_hidden_layers=a.depth, num_attention_heads=a.heads,
             num_key_value_heads=a.kv_heads, head_dim=a.head, intermediate_size=a.wide, tie_word_embeddings=not a.untied,
             max_position_embeddings=a.tokens)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        model = image_prefix.model_class(a).from_config(config, dtype=torch.bfloat16)
+    if not a.folder:
         model.save_pretrained(f"{folder}/model")
-    lora = LoraConfig(task_type="CAUSAL_LM", r=a.rank, lora_alpha=2 * a.rank, target_modules="all-linear")
+    targets = image_prefix.ADAPTED if a.image else "all-linear"
+    lora = LoraConfig(task_type="CAUSAL_LM", r=a.rank, lora_alpha=2 * a.rank, target_modules=targets)
     get_peft_model(model, lora).save_pretrained(f"{folder}/adapter")
     return a.folder or f"{folder}/model", f"{folder}/adapter"
 
@@ -95,7 +105,7 @@ class Peer:
     def __init__(self, a):
         import torch
         from peft import PeftModel
-        from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+        from transformers import BitsAndBytesConfig
 
         torch.set_num_threads(a.threads)
         torch.manual_seed(1)
@@ -106,8 +116,8 @@ class Peer:
         if a.serve == "qlora" and has_bitsandbytes():
             options["quantization_config"] = BitsAndBytesConfig(
                 load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute)
-        self.model = AutoModelForCausalLM.from_pretrained(a.folder, device_map=a.device, **options)
-        self.model.config.use_cache = False
+        self.model = image_prefix.model_class(a).from_pretrained(a.folder, device_map=a.device, **options)
+        self.model.config.get_text_config().use_cache = False
         if a.mem_budget < 1:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         if a.serve != "update":
@@ -120,30 +130,30 @@ class Peer:
             self.optimizer = AdamW8bit(self.trained, lr=1e-3, weight_decay=0.01)
         else:
             self.optimizer = torch.optim.AdamW(self.trained, lr=1e-3, weight_decay=0.01, fused=True)
-        self.vocabulary = self.model.config.vocab_size
+        self.prefix = image_prefix.ImagePrefix(self.model.config, a.image)
 
-    def tokens(self):
-        """Pseudorandom tokens, the same in both programs: the output function of SplitMix64."""
+    def inputs(self):
+        """Pseudorandom tokens and images, the same in both programs, and labels."""
         import numpy
 
-        a = self.a
+        a, prefix = self.a, self.prefix
         count = a.batch * a.tokens
-        with numpy.errstate(over="ignore"):
-            x = (numpy.arange(count, dtype=numpy.uint64) + numpy.uint64(self.updates * count + 1)) * numpy.uint64(0x9E3779B97F4A7C15)
-            x = (x ^ (x >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
-            x = (x ^ (x >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
-        ids = (x ^ (x >> numpy.uint64(31))) % numpy.uint64(self.vocabulary)
-        return self.torch.from_numpy(ids.astype(numpy.int64).reshape(a.batch, a.tokens))
+        ids = image_prefix.mixed(self.updates * count, count) % numpy.uint64(prefix.text)
+        ids = self.torch.from_numpy(ids.astype(numpy.int64).reshape(a.batch, a.tokens))
+        inputs = prefix.inputs(ids, self.updates * a.batch)
+        labels = ids.clone()
+        labels[:, : len(prefix.tokens)] = -100
+        return {**inputs, "labels": labels}
 
     def update(self):
         torch, a = self.torch, self.a
-        ids = self.tokens()
+        inputs = self.inputs()
         self.updates += 1
         start = time.perf_counter()
-        ids = ids.to(a.device)
+        inputs = {name: value.to(a.device) for name, value in inputs.items()}
         self.optimizer.zero_grad()
         with torch.autocast(a.device.split(":")[0], torch.bfloat16, enabled=a.precision == "bf16"):
-            loss = self.model(input_ids=ids, labels=ids).loss
+            loss = self.model(**inputs).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.trained, 1.0)
         self.optimizer.step()
@@ -226,6 +236,7 @@ def main(a):
             words = ["--device", a.device, "--precision", a.precision, "--optimizer", a.optimizer]
             words += ["--mem-budget", str(a.mem_budget)]
             words += [part for name, _ in SIZES for part in (f"--{name}", str(getattr(a, name)))]
+            words += ["--image", "{}x{}".format(*a.image)] if a.image else []
             own = [] if mode == "update" else ["--lora", str(a.rank), "--adapter", f"{adapter}/adapter_model.safetensors"]
             own += ["--storage", "nf4"] if mode == "qlora" else []
             ours = Program([a.ours, folder, *words, *own])
@@ -239,7 +250,7 @@ def main(a):
 
 
 if __name__ == "__main__":
-    arguments = parser.parse_args()
+    arguments = image_prefix.parsed(parser)
     if arguments.serve:
         if arguments.malloc == "tuned" and os.environ.get("GLIBC_TUNABLES") != MALLOC:
             os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "GLIBC_TUNABLES": MALLOC})

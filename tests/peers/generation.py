@@ -7,7 +7,8 @@ that are exact in bf16 in 16 bits, which does not change a bit of its results. -
 bf16, which is another result. Requests are N new tokens for B prompts of equal length,
 greedily and with a cache of keys and values: in transformers by model.generate(do_sample=False, use_cache=True) in inference
 mode, with eager attention unless --attention says otherwise. Stop tokens are off, so that both programs generate as many
-tokens. The ids must be the same, unless two logits are as good as equal; the number of prompts whose ids are the same is
+tokens. With --image ROWSxCOLUMNS the model is a small Qwen3-VL, and every prompt begins with an image of so many patches, which
+--prompt counts. The ids must be the same, unless two logits are as good as equal; the number of prompts whose ids are the same is
 printed.
 
 Both programs stay in memory and answer one request at a time, in turns. Prints a JSON object: for each batch the medians of
@@ -15,6 +16,7 @@ both with their ranges over the pairs, how many times as fast longhaul is, and w
 machine. Needs torch and transformers.
 
     tests/peers/generation.py --pairs 10 --ours target/release/examples/generation
+    tests/peers/generation.py --image 6x24 --prompt 56 --new 64
 """
 import argparse
 import json
@@ -25,11 +27,14 @@ import sys
 import tempfile
 import time
 
+import image_prefix
+
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 SIZES = [("hidden", 128), ("depth", 4), ("heads", 4), ("kv-heads", 2), ("head", 32), ("wide", 256), ("vocabulary", 512),
          ("prompt", 16), ("new", 128), ("threads", 2), ("pairs", 10)]
 for name, default in SIZES:
     parser.add_argument(f"--{name}", type=int, default=default)
+parser.add_argument("--image", type=image_prefix.grid, metavar="ROWSxCOLUMNS", help="patches of an image before each prompt")
 parser.add_argument("--batches", default="1,8", help="numbers of prompts, separated by commas")
 parser.add_argument("--attention", default="eager", help="attn_implementation of transformers")
 parser.add_argument("--weights", choices=["bf16", "f32"], default="bf16", help="precision of the random weights")
@@ -66,11 +71,17 @@ def main(a):
 
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
-    config = Qwen3Config(
-        vocab_size=a.vocabulary, hidden_size=a.hidden, intermediate_size=a.wide, num_hidden_layers=a.depth,
-        num_attention_heads=a.heads, num_key_value_heads=a.kv_heads, head_dim=a.head, initializer_range=0.2,
-        max_position_embeddings=max(4096, a.prompt + a.new), tie_word_embeddings=True, attn_implementation=a.attention)
-    model = Qwen3ForCausalLM(config).eval()
+    longest = max(4096, a.prompt + a.new)
+    if a.image:
+        config = image_prefix.tiny(a, initializer_range=0.2, max_position_embeddings=longest)
+        model = image_prefix.model_class(a)._from_config(config, attn_implementation=a.attention).eval()
+    else:
+        config = Qwen3Config(
+            vocab_size=a.vocabulary, hidden_size=a.hidden, intermediate_size=a.wide, num_hidden_layers=a.depth,
+            num_attention_heads=a.heads, num_key_value_heads=a.kv_heads, head_dim=a.head, initializer_range=0.2,
+            max_position_embeddings=longest, tie_word_embeddings=True, attn_implementation=a.attention)
+        model = Qwen3ForCausalLM(config).eval()
+    prefix = image_prefix.ImagePrefix(config, a.image)
     model.generation_config.eos_token_id = None
     model.generation_config.pad_token_id = 0
 
@@ -79,17 +90,19 @@ def main(a):
             weight.data = weight.data.bfloat16().float()
 
     def peer(batch):
-        ids = torch.tensor([[(i * i * 31 + i * 7 + row * 13) % a.vocabulary for i in range(a.prompt)] for row in range(batch)])
+        ids = torch.tensor([[(i * i * 31 + i * 7 + row * 13) % prefix.text for i in range(a.prompt)] for row in range(batch)])
+        inputs = prefix.inputs(ids, 0)
         start = time.perf_counter()
         with torch.inference_mode():
-            found = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, use_cache=True,
+            found = model.generate(**inputs, attention_mask=torch.ones_like(ids), do_sample=False, use_cache=True,
                                    max_new_tokens=a.new, min_new_tokens=a.new)
         return {"ms": 1e3 * (time.perf_counter() - start), "ids": found[:, a.prompt :].tolist()}
 
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         model = model.to(getattr(torch, a.dtype))
-        ours = Program([a.ours, "--model", folder, "--threads", str(a.threads)])
+        image = ["--image", "{}x{}".format(*a.image)] if a.image else []
+        ours = Program([a.ours, "--model", folder, "--threads", str(a.threads), *image])
         result = {"processor": processor(), "torch": torch.__version__, "transformers": transformers.__version__,
                   "attention": a.attention, "weights": a.weights, "dtype": a.dtype, "pairs": a.pairs, "prompt": a.prompt,
                   "new": a.new, **ours.ask("parameters")}
@@ -119,4 +132,4 @@ def main(a):
 
 
 if __name__ == "__main__":
-    main(parser.parse_args())
+    main(image_prefix.parsed(parser))

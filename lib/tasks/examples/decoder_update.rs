@@ -2,16 +2,18 @@
 //! `tests/peers/decoder_update.py`, which says what is measured.
 //!
 //! The decoder is that of a folder of transformers, with an adapter of PEFT if it is given: both programs start from the
-//! same values, read the same tokens, and so must report the same losses. Batches are made by the task's own code.
+//! same values, read the same tokens and images, and so must report the same losses. Batches are made by the task's own code.
 //!
 //! Reads requests from standard input, one word a line, and answers each with a JSON object on a line: after `update`,
 //! its milliseconds and its loss; after `products`, also those of its matrix products, on the CPU only; after `parameters`,
 //! the numbers of trained and of all parameters; after `peak`, the peaks of resident memory and of the device's tensors so
 //! far.
 
+mod image_prefix;
 mod peer;
 
 use clap::Parser;
+use image_prefix::{ImagePrefix, mixed};
 use learn::adapt::{Lora, Targets};
 use learn::foreign::{NameMap, folder_weights};
 use learn::init::InitFrom;
@@ -25,6 +27,7 @@ use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
+use tasks::language::vision::{ADAPTED, Grid};
 use tasks::language::{Labelled, Language, SftModel};
 use tensor::{Device, Dtype, Tensor, product};
 use unix::{Error, Result};
@@ -42,7 +45,10 @@ struct Args {
     /// Tokens of a sequence
     #[arg(long, default_value_t = 64)]
     tokens: usize,
-    /// Rank of the LoRA of all linear layers, with α twice as large; 0: the whole model is trained
+    /// Patches of the image that each sequence begins with; the labels are the tokens after it
+    #[arg(long, value_name = "ROWSxCOLUMNS", value_parser = image_prefix::grid)]
+    image: Option<Grid>,
+    /// Rank of the LoRA of all linear layers, in Qwen3-VL but the mergers, with α twice as large; 0: the whole model is trained
     #[arg(long, value_name = "R", default_value_t = 0)]
     lora: usize,
     /// Initial values of the adapter, adapter_model.safetensors of PEFT
@@ -73,7 +79,7 @@ struct Bench {
     dtype: Dtype,
     /// Sequences and tokens of a batch.
     shape: [usize; 2],
-    vocabulary: usize,
+    prefix: ImagePrefix,
     /// Updates so far.
     updates: usize,
 }
@@ -90,13 +96,17 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
 impl Bench {
     fn new(args: &Args, device: Device, dtype: Dtype) -> Result<Self> {
         let config = SftModel::read(&args.folder)?;
-        let vocabulary = config.decoder.vocab_size;
+        let prefix = ImagePrefix::new(&args.folder, &config, args.image)?;
+        // The first token is no label.
+        let labels = args.tokens.checked_sub(prefix.tokens.len().max(1)).filter(|n| *n > 0);
+        let labels = labels.ok_or_else(|| Error::usage("--tokens: too few for a label"))?;
+        let targets = if config.vision.is_some() { ADAPTED } else { learn::adapt::ALL_LINEAR };
         let lora = (args.lora > 0).then(|| Lora {
             r: args.lora,
             alpha: 2.0 * args.lora as f64,
             rslora: false,
             dropout: 0.0,
-            targets: Targets::Pattern(learn::adapt::ALL_LINEAR.into()),
+            targets: Targets::Pattern(targets.into()),
             pooler: false,
         });
         let config = SftModel { lora, ..config };
@@ -120,12 +130,12 @@ impl Bench {
             "adamw8bit" => Method::AdamW8bit { betas, epsilon },
             _ => Method::AdamW { betas, epsilon },
         };
-        let labels = args.batch * args.tokens.saturating_sub(1);
         let training = Training::new(params, device, &args.place, args.mem_budget)?;
-        let mut training = training.with_method(method).with_weight(labels as f64)?;
+        let mut training =
+            training.with_method(method).with_weight((args.batch * labels) as f64)?;
         training.params.frozen.prepare(dtype);
         let shape = [args.batch, args.tokens];
-        Ok(Self { model, training, device, dtype, shape, vocabulary, updates: 0 })
+        Ok(Self { model, training, device, dtype, shape, prefix, updates: 0 })
     }
 
     fn answer(&mut self, request: &str) -> Result<Value> {
@@ -147,15 +157,19 @@ impl Bench {
         })
     }
 
-    /// Sequences of the same pseudorandom tokens as in the other program, all of which are labels.
+    /// Sequences of the same pseudorandom tokens and images as in the other program; all tokens of text are labels.
     fn sequences(&self) -> Result<Batch> {
-        let [batch, tokens] = self.shape;
+        let ([batch, tokens], prefix) = (self.shape, &self.prefix);
         let first = self.updates * batch * tokens;
-        let id = |at: usize| (mixed((first + at) as u64) % self.vocabulary as u64) as i32;
-        let ids: Vec<i32> = (0..batch * tokens).map(id).collect();
-        let counted = vec![1; tokens];
-        let of = |ids| Labelled { ids, counted: &counted, ..Labelled::default() };
-        let sequences: Vec<Labelled> = ids.chunks_exact(tokens).map(of).collect();
+        let id = |at: usize| (mixed((first + at) as u64) % prefix.text as u64) as i32;
+        let mut ids: Vec<i32> = (0..batch * tokens).map(id).collect();
+        let mut counted = vec![1; tokens];
+        counted[..prefix.tokens.len()].fill(0);
+        ids.chunks_exact_mut(tokens)
+            .for_each(|own| own[..prefix.tokens.len()].copy_from_slice(&prefix.tokens));
+        let values = prefix.values(self.updates * batch, batch);
+        let of = |(i, ids)| Labelled { ids, counted: &counted, images: prefix.images(&values, i) };
+        let sequences: Vec<Labelled> = ids.chunks_exact(tokens).enumerate().map(of).collect();
         self.model.batch(&sequences, Dtype::F32)
     }
 
@@ -173,12 +187,4 @@ impl Bench {
         let ms = 1e3 * start.elapsed().as_secs_f64();
         Ok(json!({"ms": ms, "loss": self.training.last_loss().map(|sum| sum / labels)}))
     }
-}
-
-/// The output function of SplitMix64 (Steele, Lea, Flood 2014).
-fn mixed(number: u64) -> u64 {
-    let x = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }

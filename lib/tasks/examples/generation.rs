@@ -6,10 +6,12 @@
 //! tokens, and the ids; after `products BATCH PROMPT NEW`, also the milliseconds in matrix products; after `parameters`,
 //! their number and bytes.
 
+mod image_prefix;
 #[allow(dead_code, reason = "nothing is trained")]
 mod peer;
 
 use clap::Parser;
+use image_prefix::ImagePrefix;
 use learn::foreign;
 use learn::forward::Forward;
 use learn::generate::{Generation, Prompt, Sampling, generate};
@@ -20,7 +22,8 @@ use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
-use tasks::language::{DecoderConfig, Generator, Language, SftModel};
+use tasks::language::vision::{Grid, Images};
+use tasks::language::{Generator, Language, SftModel};
 use tensor::{Device, Dtype, Tape, Tensor, product};
 use unix::{Error, Result};
 
@@ -31,6 +34,9 @@ struct Args {
     /// Folder of transformers with config.json and weights
     #[arg(long, value_name = "FOLDER")]
     model: PathBuf,
+    /// Patches of the image that each prompt begins with
+    #[arg(long, value_name = "ROWSxCOLUMNS", value_parser = image_prefix::grid)]
+    image: Option<Grid>,
     #[command(flatten)]
     place: Place,
 }
@@ -58,8 +64,7 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
     params.compact();
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &params);
-    let generator = Generator::new(&forward, &model);
-    let config = config.decoder;
+    let prefix = ImagePrefix::new(&args.model, &config, args.image)?;
     for line in std::io::stdin().lock().lines() {
         let line = line.map_err(|error| Error::bug(format!("standard input: {error}")))?;
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -67,9 +72,10 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
             ["parameters"] => {
                 json!({"parameters": params.trained.count(), "bytes": params.trained.bytes()})
             }
-            ["generate", ref sizes @ ..] => timed(&generator, &config, sizes)?,
+            ["generate", ref sizes @ ..] => timed(&forward, &model, &prefix, sizes)?,
             ["products", ref sizes @ ..] => {
-                let (answer, products) = product::time_within(|| timed(&generator, &config, sizes));
+                let (answer, products) =
+                    product::time_within(|| timed(&forward, &model, &prefix, sizes));
                 let mut answer = answer?;
                 answer["products_ms"] = json!(1e3 * products.as_secs_f64());
                 answer
@@ -81,21 +87,35 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
     Ok(())
 }
 
-fn timed(generator: &Generator, config: &DecoderConfig, sizes: &[&str]) -> Result<Value> {
+fn timed(
+    forward: &Forward,
+    model: &Language,
+    prefix: &ImagePrefix,
+    sizes: &[&str],
+) -> Result<Value> {
     let numbers: Option<Vec<usize>> = sizes.iter().map(|word| word.parse().ok()).collect();
     let Some(&[batch, tokens, new]) = numbers.as_deref() else {
         return Err(Error::usage(format!("{sizes:?} are not BATCH PROMPT NEW")));
     };
+    if tokens < prefix.tokens.len() {
+        return Err(Error::usage(format!("the image takes {} tokens", prefix.tokens.len())));
+    }
     // The same prompts as in the other program.
-    let id = |row: usize, i: usize| ((i * i * 31 + i * 7 + row * 13) % config.vocab_size) as i32;
+    let id = |row: usize, i: usize| match prefix.tokens.get(i) {
+        Some(token) => *token,
+        None => ((i * i * 31 + i * 7 + row * 13) % prefix.text) as i32,
+    };
     let ids: Vec<Vec<i32>> =
         (0..batch).map(|row| (0..tokens).map(|i| id(row, i)).collect()).collect();
+    let values = prefix.values(0, batch);
+    let images: Vec<Images> = (0..batch).map(|row| prefix.images(&values, row)).collect();
+    let generator = Generator::new(forward, model).with_images(&images);
     let prompts: Vec<Prompt> =
         ids.iter().zip(0..).map(|(ids, number)| Prompt { ids, number }).collect();
     let sampling = Sampling::default();
     let options = Generation { sampling, max_new_tokens: new, stop: Vec::new(), max_repeat: 0 };
     let start = Instant::now();
-    let found = generate(generator, &prompts, &options)?;
+    let found = generate(&generator, &prompts, &options)?;
     let ms = 1e3 * start.elapsed().as_secs_f64();
     let found: Vec<Vec<i32>> = found.into_iter().map(|sample| sample.ids).collect();
     Ok(json!({"ms": ms, "ids": found}))
