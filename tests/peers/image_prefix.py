@@ -1,4 +1,4 @@
-"""Sequences that begin with an image, for decoder_update.py and generation.py; lib/tasks/examples/image_prefix is the counterpart."""
+"""Sequences that begin with an image, for decoder_update.py and generation.py (lib/tasks/examples/image_prefix in Rust)."""
 import numpy
 
 # The layers of tower and decoder with LoRA: those of attention and feed-forward networks, but not the mergers.
