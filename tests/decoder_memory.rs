@@ -57,7 +57,8 @@ fn memory_of_decoders_on_absent_gpus_is_that_of_their_updates() {
     }
 }
 
-/// The same of a vision tower and a decoder, whose shares of the activations are named.
+/// What keeping all blocks of a vision tower and a decoder costs, whose shares of the activations are named. On the CPU the
+/// peak has a few more megabytes for either budget.
 #[test]
 fn memory_of_vision_and_text_on_absent_gpus_is_that_of_their_updates() {
     let temporary = tempfile::tempdir().unwrap();
@@ -83,18 +84,19 @@ fn memory_of_vision_and_text_on_absent_gpus_is_that_of_their_updates() {
         let words = format!("-s training.mem_budget={budget}");
         let (here, there) = (estimate(&words), estimate(&format!("{words} --on 24GB")));
         let memory = &there["memory"];
-        let expected = number(&there["memory_bytes"]) - number(&memory["context"]);
-        let measured = number(&here["memory_bytes"]);
-        assert!(
-            (expected / measured - 1.0).abs() < 0.15,
-            "{words}: {expected} {measured} {memory}"
-        );
         let parts = &memory["activations_by_part"];
         let [tower, decoder] = ["vision tower", "decoder"].map(|name| number(&parts[name]));
         let named = (tower + decoder) / number(&memory["activations"]);
         assert!((0.8..=1.05).contains(&named), "{words}: {memory}");
-        shares.push([tower, decoder]);
+        shares.push([
+            tower,
+            decoder,
+            number(&there["memory_bytes"]),
+            number(&here["memory_bytes"]),
+        ]);
     }
     let [again, kept] = shares[..] else { panic!("{shares:?}") };
     assert!(again[0] < kept[0] / 2.0 && again[1] < kept[1] / 2.0, "{shares:?}");
+    let [expected, measured] = [2, 3].map(|at| kept[at] - again[at]);
+    assert!((expected / measured - 1.0).abs() < 0.1, "{shares:?}");
 }
