@@ -1,5 +1,5 @@
 #!/bin/sh
-# Images to Markdown on one machine, in three minutes: a small Qwen3-VL that reads clean headers of well logs learns other
+# Images to Markdown on one machine, in a minute: a small Qwen3-VL that reads clean headers of well logs learns other
 # fonts and layouts with QLoRA, stopped once and resumed; its scores before and after, and the adapter for PEFT.
 #   slurm/demo-ocr.sh [FOLDER OF THE PROGRAMS]
 set -eu

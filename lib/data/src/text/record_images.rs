@@ -6,6 +6,7 @@ use super::rows::{Row, at_line};
 use crate::images::{DecodeOptions, RgbImage, decode, read, split_page};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use unix::text::summary;
@@ -73,10 +74,10 @@ impl Reference {
     }
 
     /// The bytes of the file. Errors: 65, 66, 74.
-    pub fn bytes(&self) -> Result<Vec<u8>> {
+    pub fn bytes(&self) -> Result<Cow<'_, [u8]>> {
         match &self.place {
-            Place::File(path) => read(path, &DecodeOptions::default()),
-            Place::Bytes(bytes) => Ok(bytes.clone()),
+            Place::File(path) => read(path, &DecodeOptions::default()).map(Cow::Owned),
+            Place::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
         }
     }
 
@@ -192,13 +193,13 @@ impl RecordImages {
             if named.own.image < next {
                 continue;
             }
-            let bytes =
-                Reference::parse(text, folder_of(file), number).map_err(Error::data)?.bytes()?;
+            let own = Reference::parse(text, folder_of(file), number).map_err(Error::data)?;
+            let bytes = own.bytes()?;
             if self.by_hash.get(&blake3::hash(&bytes)) != Some(&named.own.image) {
                 let what = format!("{} was changed while it was read; import it again", named.name);
                 return Err(at_line(file, row.line, what));
             }
-            found.push((named.own.image, bytes));
+            found.push((named.own.image, bytes.into_owned()));
         }
         Ok(found)
     }
