@@ -180,6 +180,8 @@ impl Bench {
         let start = Instant::now();
         let batch = batch.to_device(self.device)?;
         let differing: Vec<Tensor> = batch.tensors().cloned().collect();
+        let counter = Tensor::from_slice(&[1, 2, self.updates as i32, 0], &[4]);
+        self.training.counter = Some(counter.to_device(self.device)?);
         let model = &self.model;
         self.training.update(self.dtype, differing, move |forward| {
             forward.to_param_dtype(&model.loss(forward, &batch)?)

@@ -18,8 +18,8 @@ use crate::params::{Builder, Init, ParamId};
 use regex::Regex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tensor::Var;
 use tensor::ops::low_rank::LowRank;
+use tensor::{Device, Var, trace};
 use unix::Result;
 use unix::config::{Violations, within};
 
@@ -155,6 +155,9 @@ pub(crate) fn is_adapter(name: &str) -> bool {
     ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
+/// Rows of x from which on the update may be merged into the weight: fewer do not need all of the weight at once.
+const MERGED_ROWS: usize = 512;
+
 /// The LoRA parameters A and B of a layer.
 #[derive(Clone, Debug)]
 pub struct Adapter {
@@ -176,11 +179,27 @@ impl Adapter {
         }
     }
 
-    /// Adds the LoRA update: maps the layer's input x [.., inputs] and output y [.., outputs] to y + s·(drop(x) Aᵀ) Bᵀ.
-    pub(crate) fn add(&self, forward: &Forward, x: &Var, y: Var) -> Result<Var> {
-        let x = forward.dropout(x, self.dropout)?;
+    /// Adds the LoRA update: maps the layer's input x [.., inputs] and output y [.., outputs] to y + s·(drop(x) Aᵀ) Bᵀ;
+    /// y holds it already if it `is_merged`.
+    pub(crate) fn add(&self, forward: &Forward, x: &Var, y: Var, is_merged: bool) -> Result<Var> {
+        let x = if is_merged { x.detached() } else { forward.dropout(x, self.dropout)? };
         let [a, b] = [self.a, self.b].map(|id| forward.get(id));
-        forward.apply_onto(LowRank { scale: self.scale }, y, &[&x, a, b])
+        forward.apply_onto(LowRank { scale: self.scale, merged: is_merged }, y, &[&x, a, b])
+    }
+
+    /// Returns s, A and B if an update of the weight costs less than one of the output: in training on a CPU, without
+    /// dropout, for x [.., inputs] of many rows. A plan of memory, which is made for any device, has the other form.
+    pub(crate) fn merged(&self, forward: &Forward, x: &Var) -> Option<(f64, [Var; 2])> {
+        let factors = [self.a, self.b].map(|id| forward.get(id).detached());
+        let [inputs, outputs] = [factors[0].shape()[1], factors[1].shape()[0]];
+        let rows = x.value().rows();
+        let pays = rows >= MERGED_ROWS && rows * (inputs + outputs) >= 2 * inputs * outputs;
+        let is_merged = forward.is_training()
+            && forward.device() == Device::Cpu
+            && !trace::is_on()
+            && self.dropout == 0.0
+            && pays;
+        is_merged.then_some((self.scale, factors))
     }
 }
 

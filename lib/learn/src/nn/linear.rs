@@ -3,7 +3,7 @@ use crate::forward::{Forward, Weight};
 use crate::params::{Builder, Init, ParamId};
 use tensor::Var;
 use tensor::ops::activation::Activation;
-use tensor::ops::frozen_linear::FrozenLinear;
+use tensor::ops::frozen_linear::{FrozenLinear, Storage};
 use tensor::ops::linear;
 use unix::Result;
 
@@ -95,20 +95,30 @@ impl Linear {
             Some(_) => Activation::Identity,
         };
         let bias = self.bias.map(|bias| forward.get(bias));
-        let y = match forward.weight(self.weight) {
+        let update = self.adapter.as_ref().and_then(|adapter| adapter.merged(forward, x));
+        let weight = match (forward.weight(self.weight), &update) {
+            (Weight::Dense(weight), Some(_)) => {
+                let dtype = weight.value().dtype();
+                Weight::Stored(Storage::Dense(dtype), std::slice::from_ref(weight))
+            }
+            (weight, _) => weight,
+        };
+        let y = match weight {
             Weight::Dense(weight) => {
                 let inputs = [x, weight].into_iter().chain(bias);
                 let op = linear::Linear { bias: bias.is_some(), activation };
                 forward.apply(op, &inputs.collect::<Vec<_>>())
             }
             Weight::Stored(weight, pieces) => {
-                let inputs = [x, &pieces[0]].into_iter().chain(bias).chain(&pieces[1..]);
-                let op = FrozenLinear { weight, bias: bias.is_some(), activation };
+                let rest = pieces[1..].iter().chain(update.iter().flat_map(|(_, factors)| factors));
+                let inputs = [x, &pieces[0]].into_iter().chain(bias).chain(rest);
+                let merged = update.as_ref().map(|(scale, _)| *scale);
+                let op = FrozenLinear { weight, bias: bias.is_some(), activation, merged };
                 forward.apply(op, &inputs.collect::<Vec<_>>())
             }
         }?;
         let Some(adapter) = &self.adapter else { return Ok(y) };
-        let y = adapter.add(forward, x, y)?;
+        let y = adapter.add(forward, x, y, update.is_some())?;
         match self.activation {
             Activation::Identity => Ok(y),
             activation => forward.apply(activation, &[&y]),

@@ -117,7 +117,8 @@ mod tests {
         let y = full(1.0, &[3, 4]);
         let start = y.value.read::<f64>().as_ptr();
         let kept = y.clone();
-        let add = |y| tape.apply_onto(LowRank { scale: 3.0 }, y, &[&x, &a, &b]).unwrap();
+        let add =
+            |y| tape.apply_onto(LowRank { scale: 3.0, merged: false }, y, &[&x, &a, &b]).unwrap();
         let shared = add(y);
         assert_eq!((kept.value.to_f64(), shared.value.to_f64()), (vec![1.0; 12], vec![7.0; 12]));
         let own = add(kept);

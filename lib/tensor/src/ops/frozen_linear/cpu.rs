@@ -3,7 +3,7 @@ use crate::Scratch;
 use crate::dtype::{Dtype, Float, bf16};
 use crate::nf4::{BLOCK, widen_part};
 use crate::parallel::{Shared, blocks};
-use crate::product::{View, product_into, steps_into};
+use crate::product::{View, product, product_into, steps_into};
 use crate::tensor::Tensor;
 
 /// Rows of W that are brought into the dtype of x at a time, if they are whole blocks of codes.
@@ -13,6 +13,8 @@ const READ: usize = 32 * 1024;
 /// The same for W in bf16: rows at a time, and elements that are worth a thread.
 const BF16_ROWS: usize = 128;
 const BF16_READ: usize = 128 * 1024;
+/// Rows of W to which a low-rank update is added at a time.
+const MERGED: usize = 128;
 
 /// Writes the elements of W from `start` on, a multiple of [`BLOCK`], on this thread.
 pub(super) fn part<T: Float>(weight: Storage, pieces: &[&Tensor], start: usize, out: &mut [T]) {
@@ -20,6 +22,20 @@ pub(super) fn part<T: Float>(weight: Storage, pieces: &[&Tensor], start: usize, 
         Storage::Dense(_) => widen_part(pieces[0], start, out),
         Storage::Nf4(layout) => layout.dequantise_part(pieces, start, out),
     }
+}
+
+/// Adds scale·B A to W [N, K], for A [r, K] and B [N, r].
+pub(super) fn merge<T: Float>(scale: T, [a, b]: [&Tensor; 2], w: &mut [T]) {
+    let [[r, k], [n, _]] = [a, b].map(|factor| [0, 1].map(|axis| factor.shape()[axis]));
+    let (a, b, w) = (View::new(a.read::<T>(), r, k, k), b.read::<T>(), Shared::new(w));
+    blocks(n.div_ceil(MERGED), 1, |range| {
+        for block in range {
+            let (first, last) = (block * MERGED, ((block + 1) * MERGED).min(n));
+            // SAFETY: blocks of rows are disjoint.
+            let w = unsafe { w.slice(first * k..last * k) };
+            product(w, k, true, scale, View::new(&b[first * r..last * r], last - first, r, r), a);
+        }
+    });
 }
 
 /// Computes y = x Wᵀ + b for few x of one step each: the bits are those of

@@ -3,11 +3,13 @@
 
 use super::{FrozenLinear, Storage};
 use crate::args;
+use crate::kernel::product::{Epilogue, Matrix, Product};
 use crate::kernel::{ALL_DTYPES, Arg, Grid, Source, flat, source};
 use crate::nf4::Nf4;
 use crate::op::{Derivative, Grads, Launch, Saved};
 use crate::ops::activation::Activation;
 use crate::ops::cast::convert;
+use crate::ops::low_rank::LowRank;
 use crate::tensor::Tensor;
 
 /// Source of the kernels.
@@ -33,6 +35,16 @@ pub(super) fn expand(weight: Storage, pieces: &[&Tensor], w: &mut Tensor) {
     }
 }
 
+/// Adds scale·B A to W, for A [r, K] and B [N, r].
+pub(super) fn merge(scale: f64, [a, b]: [&Tensor; 2], w: &mut Tensor) {
+    let [[r, k], [n, _]] = [a, b].map(|factor| [0, 1].map(|axis| factor.shape()[axis]));
+    let mut scaled = Tensor::empty_on(a.device(), a.shape(), a.dtype());
+    scaled.assign(a);
+    LowRank { scale, merged: true }.multiply(&mut scaled);
+    let product = Product::new(Matrix::new(b, n, r), Matrix::new(&scaled, r, k));
+    product.write(w, Epilogue { add: true, ..Epilogue::default() });
+}
+
 /// The arguments that describe W.
 fn weight_args<'a>(layout: &Nf4, pieces: &[&'a Tensor]) -> Vec<Arg<'a>> {
     let [codes, scales, numbers] = [0, 1, 2].map(|i| Arg::from(pieces[i]));
@@ -45,6 +57,7 @@ impl Launch for FrozenLinear {
         let (x, pieces) = (inputs[0], self.pieces(inputs));
         if let Storage::Nf4(layout) = self.weight
             && x.rows() <= ROWS
+            && self.merged.is_none()
             && layout.shape[1].is_multiple_of(COLUMNS)
         {
             let mut z = (self.activation != Activation::Identity)

@@ -7,6 +7,9 @@
 //! some hundred rows expand parts of W that stay in the cache; on a GPU, a few rows are multiplied by the codes themselves.
 //! Costs 2·R·N·K FLOPs forward and as many backward (R rows); a product of many rows also moves 0.5 and 2 or 4 bytes per
 //! weight to dequantise it.
+//!
+//! With a low-rank update ([`LowRank`](super::low_rank::LowRank) with `merged`), W + s·B A takes the place of W: B A costs
+//! 2·r·N·K FLOPs each time that W is expanded, which is less than the update of many rows costs.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -14,7 +17,7 @@ pub(crate) mod cuda;
 use super::activation::Activation;
 use super::linear::Linear;
 use super::linear::cpu::{Weight, transposes};
-use crate::dtype::Dtype;
+use crate::dtype::{Dtype, Element};
 use crate::nf4::{Nf4, widen};
 use crate::op::{Case, Draw, Grads, Op, Saved};
 use crate::product::FEW;
@@ -30,7 +33,8 @@ pub enum Storage {
     Nf4(Nf4),
 }
 
-/// Linear layer with a stored weight. Inputs: x, W or the codes of W, b if `bias`, and the other tensors of W.
+/// Linear layer with a stored weight. Inputs: x, W or the codes of W, b if `bias`, the other tensors of W, and A [r, K] and
+/// B [N, r] if `merged`.
 #[derive(Clone, Copy, Debug)]
 pub struct FrozenLinear {
     /// How W is stored.
@@ -39,6 +43,8 @@ pub struct FrozenLinear {
     pub bias: bool,
     /// Activation f.
     pub activation: Activation,
+    /// The factor s of a low-rank update that is merged into W while it is expanded.
+    pub merged: Option<f64>,
 }
 
 impl FrozenLinear {
@@ -46,7 +52,7 @@ impl FrozenLinear {
         Linear { bias: self.bias, activation: self.activation }
     }
 
-    /// Returns the tensors of W, given all inputs.
+    /// Returns the tensors of W, and A and B, given all inputs.
     fn pieces<'a>(&self, inputs: &[&'a Tensor]) -> Vec<&'a Tensor> {
         let rest = inputs[2 + usize::from(self.bias)..].iter().copied();
         std::iter::once(inputs[1]).chain(rest).collect()
@@ -70,17 +76,29 @@ impl FrozenLinear {
         }
     }
 
-    /// Returns W in the dtype of x, on its device.
+    /// Returns W, or W + s·B A, in the dtype of x, on its device.
     fn expanded(&self, x: &Tensor, pieces: &[&Tensor]) -> Tensor {
-        let shape = self.weight_shape(pieces[0].shape()).unwrap_or_default();
-        let mut w = Tensor::empty_on(x.device(), &shape, x.dtype());
+        let [n, k] = self.weight_shape(pieces[0].shape()).unwrap_or_default();
+        let mut w = Tensor::empty_on(x.device(), &[n, k], x.dtype());
+        let (pieces, update) = match (self.merged, pieces) {
+            (Some(scale), [pieces @ .., a, b]) => (pieces, Some((scale, *a, *b))),
+            _ => (pieces, None),
+        };
         if x.device() != crate::Device::Cpu {
             cuda::expand(self.weight, pieces, &mut w);
+            if let Some((scale, a, b)) = update {
+                cuda::merge(scale, [a, b], &mut w);
+            }
             return w;
         }
-        with_float!(x.dtype(), T => match self.weight {
-            Storage::Dense(_) => widen::<T>(pieces[0], w.write()),
-            Storage::Nf4(layout) => layout.dequantise::<T>(pieces, w.write()),
+        with_float!(x.dtype(), T => {
+            match self.weight {
+                Storage::Dense(_) => widen::<T>(pieces[0], w.write()),
+                Storage::Nf4(layout) => layout.dequantise::<T>(pieces, w.write()),
+            }
+            if let Some((scale, a, b)) = update {
+                cpu::merge::<T>(T::of(scale), [a, b], w.write());
+            }
         });
         w
     }
@@ -115,8 +133,9 @@ impl FrozenLinear {
 impl Op for FrozenLinear {
     fn shape(&self, inputs: &[&[usize]]) -> Result<Vec<usize>, String> {
         let stored = self.stored();
-        if inputs.len() != 1 + stored.len() + usize::from(self.bias) {
-            return Err("takes x, the tensors of W and, with a bias, b [N]".into());
+        let update = if self.merged.is_some() { 2 } else { 0 };
+        if inputs.len() != 1 + stored.len() + usize::from(self.bias) + update {
+            return Err("takes x, the tensors of W, with a bias b [N], and merged A and B".into());
         }
         let first_rest = 2 + usize::from(self.bias);
         let pieces = std::iter::once(&inputs[1]).chain(&inputs[first_rest..]);
@@ -126,12 +145,17 @@ impl Op for FrozenLinear {
             }
         }
         let shape = self.weight_shape(inputs[1]).ok_or("takes a matrix W [N, K]")?;
+        if let ([.., [r, of_a], [of_b, columns]], 1..) = (inputs, update)
+            && [*of_b, *of_a, *columns] != [shape[0], shape[1], *r]
+        {
+            return Err("takes A [r, K] and B [N, r] for W [N, K]".into());
+        }
         let all = [Some(inputs[0]), Some(&shape), self.bias.then(|| inputs[2])];
         self.linear().shape(&all.into_iter().flatten().collect::<Vec<_>>())
     }
 
     fn constants(&self) -> &'static [usize] {
-        if self.bias { &[1, 3, 4, 5, 6] } else { &[1, 2, 3, 4, 5] }
+        if self.bias { &[1, 3, 4, 5, 6, 7, 8] } else { &[1, 2, 3, 4, 5, 6, 7] }
     }
 
     fn input_dtype(&self, i: usize, compute: Dtype) -> Dtype {
@@ -159,12 +183,12 @@ impl Op for FrozenLinear {
         let shape = self.weight_shape(pieces[0].shape()).unwrap_or_default();
         let bias = self.bias.then(|| inputs[2]);
         let of_steps = matches!(x.shape(), [_, .., 1, _]) && (1..=FEW).contains(&x.rows());
-        if of_steps && self.activation == Activation::Identity {
+        if of_steps && self.activation == Activation::Identity && self.merged.is_none() {
             let weight = (self.weight, &*pieces, shape);
             with_float!(x.dtype(), T => cpu::forward_steps::<T>(weight, x, bias, out.write()));
             return self.saved(vec![x.clone(), pieces[0].clone()], inputs);
         }
-        if transposes(x.rows(), shape) {
+        if self.merged.is_some() || transposes(x.rows(), shape) {
             let w = self.expanded(x, &pieces);
             return self.saved(self.linear().forward(&self.dense(inputs, &w), out), inputs);
         }
@@ -182,11 +206,11 @@ impl Op for FrozenLinear {
 }
 
 /// Returns test cases: every form of storage, with and without bias and activation, odd sizes, a last block that is not
-/// whole, blocks that cross rows, few rows, many blocks of scales, the shapes of a transformer.
+/// whole, blocks that cross rows, few rows, many blocks of scales, the shapes of a transformer, merged updates of low rank.
 pub fn cases() -> Vec<Case> {
     use Activation::{Gelu, Identity, Silu};
     let case = |weight: Storage, bias: bool, activation, rows: &[usize], [n, k]: [usize; 2]| {
-        let op = FrozenLinear { weight, bias, activation };
+        let op = FrozenLinear { weight, bias, activation, merged: None };
         let weight = match weight {
             Storage::Dense(_) => vec![(vec![n, k], Dtype::F32)],
             Storage::Nf4(layout) => layout.pieces(),
@@ -202,6 +226,14 @@ pub fn cases() -> Vec<Case> {
         }
         case
     };
+    let merged =
+        |weight: Storage, bias, activation, rows: &[usize], [n, k]: [usize; 2], r: usize| {
+            let mut case = case(weight, bias, activation, rows, [n, k]);
+            let merged = Some(0.5 / (r as f64).sqrt());
+            case.op = Box::new(FrozenLinear { weight, bias, activation, merged });
+            case.inputs.extend([(vec![r, k], Draw::Constant), (vec![n, r], Draw::Constant)]);
+            case
+        };
     let nf4 = |shape, dtype, offset| Storage::Nf4(Nf4 { shape, dtype, offset });
     let (bf16, f16, f32) = (Dtype::Bf16, Dtype::F16, Dtype::F32);
     let of = |dtype, offset: Option<f32>, bias, activation, rows: &[usize], shape| {
@@ -220,6 +252,9 @@ pub fn cases() -> Vec<Case> {
         case(Storage::Dense(bf16), true, Gelu, &[3, 5], [7, 11]),
         case(Storage::Dense(f16), false, Identity, &[130], [70, 33]),
         case(Storage::Dense(f32), true, Silu, &[2], [5, 64]),
+        merged(Storage::Dense(f32), false, Identity, &[3], [5, 7], 2),
+        merged(Storage::Dense(bf16), true, Gelu, &[130], [70, 33], 5),
+        merged(nf4([72, 136], bf16, Some(0.5)), true, Identity, &[530], [72, 136], 16),
     ]
 }
 

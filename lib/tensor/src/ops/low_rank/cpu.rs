@@ -47,16 +47,18 @@ fn multiply<T: Float>(out: &mut [T], scale: T, x: View<T>, m: View<T>) {
     }
 }
 
-/// Computes or accumulates the requested dx, dA and dB.
+/// Computes or accumulates the requested dx, dA and dB. What x Aᵀ was is computed again if it was not saved.
 pub(super) fn backward<T: Float>(
     scale: T,
     saved: &Saved,
     dy: &Tensor,
     [dx, da, db]: [Option<&mut GradBuffer>; 3],
 ) {
-    let [x, a, b, low] = [0, 1, 2, 3].map(|i| &saved[i]);
+    let ([x, a, b], saved_low) = ([0, 1, 2].map(|i| &saved[i]), saved.get(3));
     let ([n, r], k, rows) = ([0, 1].map(|axis| b.shape()[axis]), x.width(), x.rows());
-    let [x, a, b, low, dy] = [x, a, b, low, dy].map(|tensor| tensor.read::<T>());
+    let [x, a, b, dy] = [x, a, b, dy].map(|tensor| tensor.read::<T>());
+    let saved_low = saved_low.map(|low| low.read::<T>());
+    let at = saved_low.is_none().then(|| transposed(a, [r, k]));
     let count = rows.div_ceil(ROWS);
     // The assignment of rows to lanes depends only on sizes.
     let lanes = count.clamp(1, LANES);
@@ -68,6 +70,7 @@ pub(super) fn backward<T: Float>(
         let (a_sums, b_sums) = (Shared::new(&mut a_sums), Shared::new(&mut b_sums));
         blocks(lanes, 1, |range| {
             let mut of_low = Scratch::<T>::uninit(ROWS * r);
+            let mut own_low = Scratch::<T>::uninit(if at.is_some() { ROWS * r } else { 0 });
             for (lane, block) in
                 range.flat_map(|lane| (lane..count).step_by(lanes).map(move |block| (lane, block)))
             {
@@ -84,13 +87,17 @@ pub(super) fn backward<T: Float>(
                         b_sums.slice(lane * of_b..(lane + 1) * of_b),
                     )
                 };
+                let x = View::new(&x[first * k..], rows, k, k);
                 if of_b > 0 {
+                    if let Some(at) = &at {
+                        multiply(&mut own_low[..rows * r], scale, x, View::new(at, k, r, r));
+                    }
+                    let low = saved_low.map_or(&own_low[..], |low| &low[first * r..]);
                     // The transpose of dB, whose rows are longer.
-                    let low = View::new(&low[first * r..], rows, r, r).transposed();
+                    let low = View::new(low, rows, r, r).transposed();
                     product(b_sum, n, true, T::ONE, low, dy);
                 }
                 if of_a > 0 {
-                    let x = View::new(&x[first * k..], rows, k, k);
                     product(a_sum, k, true, T::ONE, of_low.transposed(), x);
                 }
                 if let Some((add, dx)) = &dx {

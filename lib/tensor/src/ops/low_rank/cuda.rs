@@ -10,30 +10,41 @@ pub static SOURCE: Source = source!("low_rank", ALL_DTYPES);
 
 impl LowRank {
     /// x ← s·x.
-    fn multiply(&self, x: &mut Tensor) {
+    pub(crate) fn multiply(&self, x: &mut Tensor) {
         if self.scale != 1.0 {
             let (dtype, len) = (x.dtype(), x.len());
             let arguments = args![x, self.scale as f32, len as i64];
             SOURCE.launch(dtype, "low_rank_scale", flat::grid(len, dtype), arguments);
         }
     }
+
+    /// Returns s·x Aᵀ.
+    fn low(&self, x: &Tensor, a: &Tensor) -> Tensor {
+        let ([r, k], rows) = ([0, 1].map(|axis| a.shape()[axis]), x.rows());
+        let mut low = Tensor::empty_on(x.device(), &[rows, r], x.dtype());
+        let (of_x, of_a) = (Matrix::new(x, rows, k), Matrix::new(a, r, k).transposed());
+        Product::new(of_x, of_a).write(&mut low, Epilogue::default());
+        self.multiply(&mut low);
+        low
+    }
 }
 
 impl Launch for LowRank {
     fn launch_forward(&self, others: &[&Tensor], out: &mut Tensor) -> Saved {
         let [x, a, b] = [0, 1, 2].map(|i| others[i]);
-        let ([n, r], k, rows) = ([0, 1].map(|axis| b.shape()[axis]), x.width(), x.rows());
-        let mut low = Tensor::empty_on(x.device(), &[rows, r], x.dtype());
-        let (of_x, of_a) = (Matrix::new(x, rows, k), Matrix::new(a, r, k).transposed());
-        Product::new(of_x, of_a).write(&mut low, Epilogue::default());
-        self.multiply(&mut low);
+        let ([n, r], rows) = ([0, 1].map(|axis| b.shape()[axis]), x.rows());
+        if self.merged {
+            return vec![x.clone(), a.clone(), b.clone()];
+        }
+        let low = self.low(x, a);
         let (of_low, of_b) = (Matrix::new(&low, rows, r), Matrix::new(b, n, r).transposed());
         Product::new(of_low, of_b).write(out, Epilogue { add: true, ..Epilogue::default() });
         vec![x.clone(), a.clone(), b.clone(), low]
     }
 
     fn launch_backward(&self, saved: &Saved, dy: Tensor, grads: &mut Grads) {
-        let [x, a, b, low] = [0, 1, 2, 3].map(|i| &saved[i]);
+        let [x, a, b] = [0, 1, 2].map(|i| &saved[i]);
+        let low = saved.get(3).cloned().unwrap_or_else(|| self.low(x, a));
         let ([n, r], k, rows) = ([0, 1].map(|axis| b.shape()[axis]), x.width(), x.rows());
         grads.widen(&[2]);
         grads.widen(&[3]);
@@ -42,7 +53,7 @@ impl Launch for LowRank {
         let of_y = Matrix::new(&dy, rows, n);
         Product::new(of_y, Matrix::new(b, n, r)).put(&mut of_low);
         if let Some(grad) = grads.buffer(3) {
-            Product::new(of_y.transposed(), Matrix::new(low, rows, r)).put(grad);
+            Product::new(of_y.transposed(), Matrix::new(&low, rows, r)).put(grad);
         }
         let mut of_low = of_low.tensor;
         self.multiply(&mut of_low);
@@ -50,7 +61,9 @@ impl Launch for LowRank {
         if let Some(grad) = grads.buffer(2) {
             Product::new(of_low.transposed(), Matrix::new(x, rows, k)).put(grad);
         }
-        Product::new(of_low, Matrix::new(a, r, k)).put_input(grads, 1);
+        if !self.merged {
+            Product::new(of_low, Matrix::new(a, r, k)).put_input(grads, 1);
+        }
         grads.accumulate(0, dy);
     }
 }

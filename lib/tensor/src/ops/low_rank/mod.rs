@@ -3,6 +3,10 @@
 //!
 //! With l = s·x Aᵀ, which is saved: dy = dout, dB = doutᵀ l, dl = dout B, dx = s·dl A, dA = s·dlᵀ x. Costs 2·R·r·(N + K)
 //! FLOPs forward and twice as many backward (R rows); forward also reads y and writes the output, in place.
+//!
+//! If y holds the update already, because it is a product with W + s·B A
+//! ([`FrozenLinear`](super::frozen_linear::FrozenLinear)), then dx is computed there as well, and here only dA and dB: of six
+//! products of low rank four are left.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -17,6 +21,8 @@ use crate::with_float;
 pub struct LowRank {
     /// The factor s, LoRA's α/r.
     pub scale: f64,
+    /// Whether y holds the update already. Then the output is y, and x is a constant.
+    pub merged: bool,
 }
 
 impl Op for LowRank {
@@ -31,6 +37,10 @@ impl Op for LowRank {
             true => Ok(y.to_vec()),
             false => Err("takes y [.., N], x [.., K], A [r, K] and B [N, r]".into()),
         }
+    }
+
+    fn constants(&self) -> &'static [usize] {
+        if self.merged { &[1] } else { &[] }
     }
 
     fn flops(&self, inputs: &[&[usize]]) -> usize {
@@ -49,6 +59,9 @@ impl Op for LowRank {
 
     fn forward(&self, others: &[&Tensor], out: &mut Tensor) -> Saved {
         let [x, a, b] = [0, 1, 2].map(|i| others[i]);
+        if self.merged {
+            return vec![x.clone(), a.clone(), b.clone()];
+        }
         let mut low = Tensor::empty(&[x.rows(), a.shape()[0]], x.dtype());
         with_float!(x.dtype(), T => {
             cpu::forward::<T>(T::of(self.scale), [x, a, b], low.write(), out.write());
@@ -69,7 +82,7 @@ pub fn cases() -> Vec<Case> {
     let case = |scale, rows: &[usize], [n, k, r]: [usize; 3]| {
         let [y, x] = [n, k].map(|width| [rows, &[width]].concat());
         let [of_a, of_b] = [k, r].map(|width| (3.0 / width as f64).sqrt());
-        Case::new(LowRank { scale }, &[&y, &x, &[r, k], &[n, r]])
+        Case::new(LowRank { scale, merged: false }, &[&y, &x, &[r, k], &[n, r]])
             .draw(2, Draw::Uniform(-of_a, of_a))
             .draw(3, Draw::Uniform(-of_b, of_b))
             .flops(2 * rows.iter().product::<usize>() * r * (n + k))

@@ -84,7 +84,7 @@ fn rows(golden: &Golden) -> Vec<Row> {
         ("activation_silu", Box::new(Silu), &["x"]),
         (
             "low_rank",
-            Box::new(LowRank { scale: golden.number("low_rank/scale") }),
+            Box::new(LowRank { scale: golden.number("low_rank/scale"), merged: false }),
             &["y", "x", "a", "b"],
         ),
         ("linear_tanh", linear(true, Tanh), &["x", "w", "b"]),
