@@ -78,7 +78,7 @@ fn outcome(folder: &Path, run: &str) -> Vec<Vec<u8>> {
 
 /// The largest difference between two curves, relative to the second.
 fn distance(a: &[f64], b: &[f64]) -> f64 {
-    assert_eq!((a.len(), b.len()), (20, 20));
+    assert!(a.len() == b.len() && !a.is_empty(), "{} and {} updates", a.len(), b.len());
     a.iter().zip(b).map(|(a, b)| (a - b).abs() / b.abs()).fold(0.0, f64::max)
 }
 
@@ -285,6 +285,57 @@ fn out_of_memory_is_one_error_with_advice() {
     for word in ["has no memory for a tensor of", "training.batch_size", "mem_budget", "amp"] {
         assert!(expected.contains(word), "{word}: {}", output.stderr);
     }
+}
+
+/// Limits are for the emulator, whose tensors take exactly their size.
+#[test]
+#[cfg_attr(not(feature = "emu"), ignore = "needs the feature emu")]
+fn a_run_adapts_to_the_memory_of_its_device_and_stays_adapted() {
+    let folder = prepare();
+    let words = "--set training.batch_size=16 --set training.prefetch=1 --set training.updates=2 --set checkpoint.every=1 \
+                 --set training.validation_samples=1";
+    let train = |limit: usize, run: &str, more: &str| {
+        let words = format!(
+            "train-stage operator -c operator.yaml --device emu --run {run} {words} {more}"
+        );
+        shell(folder.path(), &format!("LONGHAUL_DEVICE_MEMORY={limit} {words} || exit $?"))
+    };
+    let adapts = "--set training.adapt_to_memory=true";
+    let manifest = |run: &str| {
+        let path = folder.path().join(run).join("ckpt/latest/manifest.json");
+        serde_json::from_slice::<serde_json::Value>(&std::fs::read(path).unwrap()).unwrap()
+    };
+    let bits = |run: &str| {
+        let path = folder.path().join(run).join("ckpt/step-00000002/model.safetensors");
+        std::fs::read(path).unwrap()
+    };
+    assert_eq!(train(1 << 30, "whole", adapts).status, Some(0));
+    assert_eq!(manifest("whole")["progress"].get("memory"), None);
+    assert_eq!(train(500 << 10, "as-configured", "").status, Some(1));
+    for (limit, run, recomputed) in [(500 << 10, "halved", false), (300 << 10, "recomputed", true)]
+    {
+        let output = train(limit, run, adapts);
+        assert_eq!(output.status, Some(0), "{}", output.stderr);
+        let said = output.stderr.matches("training.adapt_to_memory: another attempt").count();
+        assert_eq!(said, 1 + usize::from(recomputed), "{}", output.stderr);
+        let expected = serde_json::json!({"halved": true, "recomputed": recomputed});
+        assert_eq!(manifest(run)["progress"]["memory"], expected);
+        // Sums of 16 samples are rounded in another order.
+        let difference = distance(&losses(folder.path(), run), &losses(folder.path(), "whole"));
+        assert!(difference < 1e-5, "{run}: {difference}");
+    }
+    // An attempt with enough memory continues with the same passes, and so with the same bits.
+    let expected = bits("recomputed");
+    std::fs::remove_dir_all(folder.path().join("recomputed/ckpt/step-00000002")).unwrap();
+    let output = train(1 << 30, "recomputed", adapts);
+    assert_eq!(output.status, Some(0), "{}", output.stderr);
+    assert!(output.stderr.contains("update 1 of 2"), "{}", output.stderr);
+    assert!(bits("recomputed") == expected);
+    // Two adaptations are all there are.
+    let output = train(100 << 10, "lacking", adapts);
+    assert_eq!(output.status, Some(1), "{}", output.stderr);
+    assert_eq!(output.stderr.matches("another attempt").count(), 2, "{}", output.stderr);
+    assert!(output.stderr.lines().last().unwrap().contains("has no memory for a tensor of"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{Args, look};
 use dist::{Collective, Solo};
 use learn::task::ConfiguredTask;
-use learn::train::{self, Resume, TrainJob};
+use learn::train::{self, MemoryAdaptation, Resume, TrainJob};
 use std::path::Path;
 use tasks::Entry;
 use unix::{Exit, Result};
@@ -64,7 +64,7 @@ fn run_on(
         let lacking = estimate.lacks_memory(device).filter(|_| estimate.times.seconds.is_none());
         return look::print_estimate(args, &estimate, lacking).map(|()| Exit::Done);
     }
-    let exit = train::train(&TrainJob {
+    let exit = train::train(TrainJob {
         task,
         run: folder.to_path_buf(),
         resume: match args.resume.as_str() {
@@ -77,6 +77,7 @@ fn run_on(
         device,
         why_device: why,
         ranks,
+        memory: MemoryAdaptation::default(),
     })?;
     ranks.close()?;
     Ok(exit)

@@ -197,7 +197,7 @@ fn main() -> Result<()> {
     if std::env::var_os("KILL_AT").is_some() {
         let config = serde_json::from_str(EXAMPLE).map_err(Error::bug)?;
         let task = ConfiguredTask::new::<Classes>(config)?;
-        return train(&TrainJob::new(task, folder, Device::Cpu, &Solo)).map(drop);
+        return train(TrainJob::new(task, folder, Device::Cpu, &Solo)).map(drop);
     }
     for (name, kill_at) in [("whole", "never"), ("killed", "101"), ("killed", "never")] {
         let mut run = Command::new(std::env::current_exe().map_err(Error::bug)?);

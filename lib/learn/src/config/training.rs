@@ -48,6 +48,13 @@ pub struct Training {
     /// Activation checkpointing: fraction (0 to 1) of the memory for block activations that may be kept for the
     /// backward pass. The blocks that are cheapest to recompute are recomputed until the rest fits. 1: keep everything.
     pub mem_budget: f64,
+    /// When the device runs out of memory, begin another attempt in which the samples of a pass are computed in two passes,
+    /// and if that is not enough, one in which all blocks are recomputed as well (mem_budget 0), instead of failing. The run
+    /// stays adapted; results change by rounding only. For runs of one rank.
+    // Not serialised when false, so that configurations older than this key keep their hash.
+    #[serde(skip_serializing_if = "is_off")]
+    #[schemars(extend("default" = false))]
+    pub adapt_to_memory: bool,
     /// Clip the global gradient norm to this value. Null: no clipping.
     pub clip_grad_norm: Option<f64>,
     /// Decay of an exponential moving average (EMA) of the parameters, which validation and evaluation then use instead
@@ -181,6 +188,10 @@ fn is_zero(key: &u64) -> bool {
     *key == 0
 }
 
+fn is_off(key: &bool) -> bool {
+    !*key
+}
+
 fn is_on(key: &bool) -> bool {
     *key
 }
@@ -200,6 +211,7 @@ impl Default for Training {
             compile: true,
             reduce_dtype: ReduceDtype::default(),
             mem_budget: 1.0,
+            adapt_to_memory: false,
             clip_grad_norm: None,
             ema: None,
             ema_warmup: true,

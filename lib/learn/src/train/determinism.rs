@@ -1,5 +1,6 @@
 //! Checks that repeated training is bit-identical.
 
+use super::memory::MemoryAdaptation;
 use super::step::{Files, Trainer};
 use crate::task::ConfiguredTask;
 use dist::Solo;
@@ -54,7 +55,8 @@ pub fn verify_determinism(task: &ConfiguredTask, device: Device, runs: u64) -> R
 fn train(configured: &ConfiguredTask, device: Device, updates: u64) -> Result<(String, Files)> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, None)?;
-    let mut trainer = Trainer::new(configured, device, &Solo, (task, params))?;
+    let mut trainer =
+        Trainer::new(configured, device, &Solo, (task, params), MemoryAdaptation::default())?;
     for update in 0..updates {
         trainer.step(update, 0)?.wait(Instant::now())?;
     }

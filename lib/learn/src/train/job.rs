@@ -1,5 +1,6 @@
 //! A training job, and the configuration keys that do not affect its result.
 
+use super::memory::MemoryAdaptation;
 use crate::task::ConfiguredTask;
 use dist::Collective;
 use serde_json::Value;
@@ -36,6 +37,8 @@ pub struct TrainJob<'a> {
     pub why_device: String,
     /// The ranks of the run.
     pub ranks: &'a dyn Collective,
+    /// How the run is adapted to the memory of the device, beside what its checkpoint says.
+    pub memory: MemoryAdaptation,
 }
 
 impl<'a> TrainJob<'a> {
@@ -60,15 +63,17 @@ impl<'a> TrainJob<'a> {
             device,
             why_device: "asked for".into(),
             ranks,
+            memory: MemoryAdaptation::default(),
         }
     }
 }
 
 /// Keys that may change between attempts: they affect how the run is executed, but not its result.
-const OPERATIONAL: [&str; 16] = [
+const OPERATIONAL: [&str; 17] = [
     "optimizer.shard",
     "training.compile",
     "training.mem_budget",
+    "training.adapt_to_memory",
     "training.attempts_without_progress",
     "training.verify_every",
     "training.hash_every",

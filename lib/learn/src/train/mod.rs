@@ -17,6 +17,7 @@ mod determinism;
 mod end;
 mod guard;
 mod job;
+mod memory;
 mod progress;
 mod report;
 mod run_writer;
@@ -30,6 +31,7 @@ pub use determinism::{Determinism, verify_determinism};
 pub use end::lost_a_rank;
 pub use guard::{Spike, SpikeDetector};
 pub use job::{Resume, TrainJob};
+pub use memory::MemoryAdaptation;
 pub use progress::Progress;
 pub use report::{
     Absent, AbsentEstimate, CheckedEstimate, DryRun, Estimate, check, dry_run, estimate_absent,
@@ -50,15 +52,48 @@ use unix::{Exit, Result};
 
 /// Trains a task until it is finished or must stop. Returns 0 when finished; 75 when stopped with a checkpoint, also
 /// because of faulty hardware; 1 when the run diverged or spiked too often. Errors, among others: 75 when another
-/// process holds the run, 73 or 74 when too many saves failed.
-pub fn train(job: &TrainJob) -> Result<Exit> {
-    tensor::parallel::inside(|| match start::start(job)? {
-        Start::Leave(exit) => Ok(exit),
-        Start::Go(mut session) => {
-            let halt = session.run();
-            session.conclude(halt)
+/// process holds the run, 73 or 74 when too many saves failed. When the device runs out of memory, a run that may adapt
+/// (`training.adapt_to_memory`) begins another attempt.
+pub fn train(mut job: TrainJob) -> Result<Exit> {
+    tensor::parallel::inside(|| {
+        loop {
+            match attempt(&job)? {
+                Attempt::Ended(exit) => return Ok(exit),
+                Attempt::Adapts(memory) => job.memory = memory,
+            }
         }
     })
+}
+
+/// How an attempt ended.
+enum Attempt {
+    Ended(Exit),
+    /// The device ran out of memory; another attempt needs less.
+    Adapts(MemoryAdaptation),
+}
+
+fn attempt(job: &TrainJob) -> Result<Attempt> {
+    let mut session = match start::start(job)? {
+        Start::Leave(exit) => return Ok(Attempt::Ended(exit)),
+        Start::Go(session) => session,
+    };
+    let halt = session.run();
+    let next = session.adaptation(&halt);
+    let error = match (session.conclude(halt), next) {
+        (Ok(exit), _) => return Ok(Attempt::Ended(exit)),
+        (Err(error), None) => return Err(error),
+        (Err(error), Some(_)) => error,
+    };
+    drop(session);
+    // The work that was submitted with the missing memory is lost, and so are its errors.
+    let _ = tensor::kernel::finish(job.device);
+    match next {
+        Some(memory) => {
+            unix::warn!("{error}; training.adapt_to_memory: another attempt, {memory}");
+            Ok(Attempt::Adapts(memory))
+        }
+        None => Err(error),
+    }
 }
 
 /// Next action after updates were retired.
@@ -69,6 +104,15 @@ enum Next {
 }
 
 impl Session<'_> {
+    /// How to go on after the device ran out of memory; None for any other end, or if nothing is left to do.
+    fn adaptation(&self, halt: &Halt) -> Option<MemoryAdaptation> {
+        let training = &self.job.task.config.training;
+        let is_lacking =
+            matches!(halt, Halt::Error(error) if error.cause == Some(Cause::OutOfMemory));
+        let may = training.adapt_to_memory && is_lacking && self.job.ranks.size() == 1;
+        may.then(|| self.progress.memory.next(&self.trainer, training.mem_budget)).flatten()
+    }
+
     /// Runs updates until something ends the run. A new run first waits until its inputs are verified.
     fn run(&mut self) -> Halt {
         if self.resumed_from.is_none() {

@@ -2,6 +2,7 @@
 //! scheduled learning rate, noise.
 
 use super::guard::SpikeDetector;
+use super::memory::MemoryAdaptation;
 use super::start::Origin;
 use crate::config::Monitor;
 use crate::optim::PlateauState;
@@ -50,6 +51,9 @@ pub struct Progress {
     /// The `--resume` that this state descends from; None if every attempt used `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// How the run was adapted to the memory of its device.
+    #[serde(default, skip_serializing_if = "MemoryAdaptation::is_none")]
+    pub memory: MemoryAdaptation,
 }
 
 impl Progress {

@@ -154,7 +154,7 @@ pub fn train_on(
     let mut job = TrainJob::new(task, run.into(), device, ranks);
     // More updates than in the previous attempt are a changed configuration.
     job.accept_changes = updates > 20;
-    learn::train::train(&job)
+    learn::train::train(job)
 }
 
 fn newest(run: &Path) -> checkpoint::Loaded {

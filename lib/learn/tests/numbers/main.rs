@@ -77,7 +77,7 @@ impl Run {
         let config: MeanConfig = serde_json::from_value(self.config.clone()).unwrap();
         let task = ConfiguredTask::new::<Mean>(config).unwrap();
         let job = TrainJob::new(task, self.folder.clone(), device, ranks);
-        match train(&job) {
+        match train(job) {
             Ok(exit) => {
                 ranks.close().unwrap();
                 exit as u8

@@ -208,7 +208,7 @@ fn captured_graphs_use_the_weight_of_each_micro_batch() {
         let run = Run::new(temporary.path(), name, seed, json!({"uneven": true}), keys);
         let config: MeanConfig = serde_json::from_value(run.config.clone()).unwrap();
         let task = ConfiguredTask::new::<Mean>(config).unwrap();
-        let exit = train(&TrainJob::new(task, run.folder.clone(), device, &Solo)).unwrap();
+        let exit = train(TrainJob::new(task, run.folder.clone(), device, &Solo)).unwrap();
         assert_eq!(exit, Exit::Done);
         let updates = run.records("update", false);
         updates.iter().map(|update| update["loss"].as_f64().unwrap()).collect::<Vec<_>>()

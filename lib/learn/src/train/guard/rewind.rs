@@ -62,6 +62,7 @@ impl Session<'_> {
         progress.skipped_samples =
             self.progress.skipped_samples + (spike_at - progress.update + rule.skip) * samples;
         progress.origin = self.progress.origin.take();
+        progress.memory = self.progress.memory;
         progress.seconds = self.progress.seconds;
         progress.device_seconds = self.progress.device_seconds;
         let supersede = |writer: &mut RunWriter| writer.saver.go_back(progress.update);

@@ -183,9 +183,16 @@ fn resume_or_init<'a>(
             )));
         }
     }
+    let configured = progress.memory;
+    progress.memory = configured.and(job.memory);
+    if !progress.memory.is_none() {
+        let memory = progress.memory;
+        unix::note!("training.adapt_to_memory: {memory}, because the device ran out of memory");
+    }
+    let is_adapted = progress.memory != configured;
     // Without a checkpoint there is nothing to compare with; --accept-config-change then counts as an accepted change.
     let changed = !accepted.is_empty() || found.is_none() && job.accept_changes;
-    resume::refuse_blocked(job, run, &lease, &progress, changed)?;
+    resume::refuse_blocked(job, run, &lease, &progress, changed || is_adapted)?;
     if training.monitor.is_some() {
         job.task.check_monitor(&validation::probe(&*task, &params, training)?)?;
     }
@@ -202,6 +209,9 @@ fn resume_or_init<'a>(
         unix::warn!(
             "cost.budget has no effect: cost.rate_per_hour is 0, and no price of this device is known"
         );
+    }
+    if training.adapt_to_memory && job.ranks.size() > 1 {
+        unix::warn!("training.adapt_to_memory has no effect with several ranks");
     }
     let samples = task.sources().iter().map(|(count, _)| *count as usize).sum();
     let counts = [parameters, samples];
@@ -269,7 +279,7 @@ fn session<'a>(
     found: Option<&Loaded>,
     (reporter, writer): (Reporter, Option<RunWriter>),
 ) -> Result<Session<'a>> {
-    let mut trainer = Trainer::new(&job.task, job.device, job.ranks, opened)?;
+    let mut trainer = Trainer::new(&job.task, job.device, job.ranks, opened, progress.memory)?;
     if let Some(found) = found {
         let learner = &mut trainer.learner;
         learner.assign(&progress, found).context(|| found.path().display().to_string())?;

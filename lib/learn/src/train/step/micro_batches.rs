@@ -51,6 +51,19 @@ impl MicroBatches {
         Ok(Self { total, first: rank * per_rank, per_rank, samples: batch / total })
     }
 
+    /// Returns slices of half as many samples, if each has an even number.
+    pub fn halved(self) -> Self {
+        match self.samples.is_multiple_of(2) {
+            true => Self {
+                total: 2 * self.total,
+                first: 2 * self.first,
+                per_rank: 2 * self.per_rank,
+                samples: self.samples / 2,
+            },
+            false => self,
+        }
+    }
+
     /// Number of forward and backward passes per update on this rank.
     pub fn passes(&self, accumulation: u64) -> u64 {
         self.per_rank * accumulation

@@ -19,6 +19,7 @@ use crate::config::{Config, Training};
 use crate::params::ParamSet;
 use crate::score::Metrics;
 use crate::task::{Batch, ConfiguredTask, Task};
+use crate::train::MemoryAdaptation;
 use compiled::Compiled;
 use data::loader::{Ahead, Mixture, Prefetch};
 use dist::Collective;
@@ -47,19 +48,21 @@ pub struct Trainer<'a> {
 }
 
 impl<'a> Trainer<'a> {
-    /// Creates the state before the first update, with initial parameters `params`. Errors: 78 when the batch cannot be
+    /// Creates the state before the first update, with initial parameters `params`, adapted to `memory`. Errors: 78 when the batch cannot be
     /// divided among the ranks as configured; errors of the device.
     pub fn new(
         configured: &'a ConfiguredTask,
         device: Device,
         ranks: &'a dyn Collective,
         (task, params): (Box<dyn Task>, ParamSet),
+        memory: MemoryAdaptation,
     ) -> Result<Self> {
         let config = &configured.config;
+        let slices = MicroBatches::new(&config.training, ranks.rank(), ranks.size())?;
         Ok(Self {
-            micro_batches: MicroBatches::new(&config.training, ranks.rank(), ranks.size())?,
+            micro_batches: if memory.halved { slices.halved() } else { slices },
             learner: Learner::new(params.to_device(device)?, config, ranks)?,
-            numerics: Numerics::new(&config.training, device),
+            numerics: Numerics::new(&config.training, device, memory.recomputed),
             compiled: Compiled::new(config.training.compile, device),
             task: Arc::from(task),
             config: config.clone(),

@@ -17,12 +17,13 @@ pub struct Numerics {
 }
 
 impl Numerics {
-    /// Chooses the numerics for `training` on `device`; prints a note if the device does not support 16-bit floats.
-    pub fn new(training: &Training, device: Device) -> Self {
+    /// Chooses the numerics for `training` on `device`, with all blocks `recomputed` or as configured; prints a note if the
+    /// device does not support 16-bit floats.
+    pub fn new(training: &Training, device: Device, recomputed: bool) -> Self {
         if training.amp && device == Device::Cpu {
             unix::note!("training.amp has no effect on the CPU, which computes in f32");
         }
-        let recompute = Rc::new(Recompute::new(training.mem_budget));
+        let recompute = Rc::new(Recompute::new(if recomputed { 0.0 } else { training.mem_budget }));
         let products = [training.tf32, training.wgmma];
         Self { dtype: dtype(training, device), recompute, products }
     }
