@@ -38,7 +38,8 @@ fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
     done(folder, DATA);
     let length = "-s training.updates=12 -s training.validate_every=6 -s checkpoint.every=4";
     done(folder, &format!("{SMALL} {length} --run whole"));
-    // The same, then adapted in 4 bits; killed between checkpoints, and with another number of threads and workers.
+    // The same, then adapted in 4 bits; killed between checkpoints, and with another number of threads and workers. A read
+    // that fails once is repeated.
     let adapted = "-s init.from=whole -s init.storage=nf4 -s 'model.lora={r: 4, alpha: 8, targets: all-linear}' \
                    -s optimizer.method.kind=adamw8bit";
     for (name, options) in [("again", ""), ("adapted", adapted)] {
@@ -47,7 +48,14 @@ fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
         let killed = shell(folder, &format!("FAIL=log.write:9=kill {run} --run {name}-killed"));
         assert_eq!(killed.status, Some(137), "{}", killed.stderr);
         let other = "-s training.threads=1 -s training.workers=3";
-        done(folder, &format!("{run} --run {name}-killed {other}"));
+        let fails = if name == "again" { "FAIL=inputs.read:60=eio" } else { "" };
+        let resumed = shell(folder, &format!("{fails} {run} --run {name}-killed {other}"));
+        assert_eq!(resumed.status, Some(0), "{}", resumed.stderr);
+        let is_repeated = resumed.stderr.contains("reading again in 1 s (1 of 3)");
+        assert_eq!(is_repeated, name == "again", "{}", resumed.stderr);
+        let log = lines(&folder.join(format!("{name}-killed/log.jsonl")));
+        let stop = log.iter().rfind(|record| record["kind"] == "stop").unwrap();
+        assert_eq!(stop["read_retries"], u64::from(is_repeated));
         assert!(
             weights(folder, name, 12) == weights(folder, &format!("{name}-killed"), 12),
             "{name}"

@@ -35,8 +35,9 @@ pub const POINTS: [&str; 18] = [
 /// Name of the file in the current directory that makes the action `hold` wait at its point while the file exists.
 pub const HOLD: &str = "hold";
 
-/// Failpoints before a read whose failure does not end the run, such as hashing an input file.
-pub const READS: [&str; 1] = ["inputs.hash"];
+/// Failpoints before a read whose failure does not end the run: hashing an input file, and any read that is repeated
+/// ([`crate::retry`]).
+pub const READS: [&str; 2] = ["inputs.hash", "inputs.read"];
 
 /// Failpoints at which memory can be corrupted: the parameters after an update, and those read back from an exported model.
 pub const FLIPS: [&str; 2] = ["update.parameters", "export.written"];

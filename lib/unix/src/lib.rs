@@ -23,6 +23,7 @@ pub mod out;
 pub mod progress;
 pub mod publish;
 pub mod relative;
+pub mod retry;
 pub mod run_dir;
 pub mod secrets;
 pub mod signal;

@@ -4,14 +4,14 @@
 //! several gigabytes would fill the memory. All of these are rejected without reading them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde::de::DeserializeOwned;
 
-use crate::{Error, Result, memory};
+use crate::{Error, Result, memory, retry};
 
 /// Bytes of memory per byte of a parsed file: in `[0,0,0]`, every 2 bytes hold an 8-byte number, in a list that may
 /// have doubled its capacity.
@@ -33,12 +33,21 @@ pub fn read(path: &Path, limit: u64) -> Result<Vec<u8>> {
         return Err(large(bytes));
     }
     memory::ensure(&format_args!("reading {}", path.display()), bytes.checked_mul(PARSED))?;
-    let file = open(path)?;
-    let mut content = Vec::with_capacity(bytes as usize);
     // The file may grow while it is read.
-    let read = file.take(limit.saturating_add(1)).read_to_end(&mut content);
-    read.map_err(|cause| Error::io(path, cause))?;
+    let content = read_all(path, limit.saturating_add(1))?;
     if content.len() as u64 > limit { Err(large(content.len() as u64)) } else { Ok(content) }
+}
+
+/// Reads the first `limit` bytes of a regular file. Errors: 66, 74.
+pub fn read_all(path: &Path, limit: u64) -> Result<Vec<u8>> {
+    let mut opened = Some(open(path)?);
+    let read = || {
+        let file = opened.take().map_or_else(|| nonblocking(path), Ok)?;
+        let mut content = Vec::with_capacity(file.metadata()?.len().min(limit) as usize);
+        file.take(limit).read_to_end(&mut content)?;
+        Ok(content)
+    };
+    retry::reading(path, read).map_err(|cause| Error::io(path, cause))
 }
 
 /// Reads a JSON file; returns `None` if there is no such file. Errors: 65 for a damaged file, with `advice` in the
@@ -55,8 +64,11 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, limit: u64, advice: &str) -> 
 /// Opens a regular file for reading, without blocking on a pipe. Errors: 66.
 pub fn open(path: &Path) -> Result<File> {
     require_file(path)?;
-    let opened = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-    opened.map_err(|cause| Error::open(path, cause))
+    retry::reading(path, || nonblocking(path)).map_err(|cause| Error::open(path, cause))
+}
+
+fn nonblocking(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
 /// Returns the size of a regular file. Opening anything else might block forever. Errors: 66.

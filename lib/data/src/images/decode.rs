@@ -5,7 +5,6 @@
 
 use super::pixels::RgbImage;
 use super::{jpeg_file, png_file, tiff_file};
-use std::io::Read;
 use std::path::Path;
 use unix::cli::catch_panics;
 use unix::space::human_bytes;
@@ -120,10 +119,7 @@ pub fn read(path: &Path, options: &DecodeOptions) -> Result<Vec<u8>> {
         )));
     }
     memory::ensure(&format_args!("reading {}", path.display()), Some(size))?;
-    let mut bytes = Vec::with_capacity(size as usize);
-    let read = small::open(path)?.take(options.max_bytes).read_to_end(&mut bytes);
-    read.map_err(|cause| Error::io(path, cause))?;
-    Ok(bytes)
+    small::read_all(path, options.max_bytes)
 }
 
 /// Decodes the file `bytes`, which is called `name` in errors, into RGB, and turns it upright as its EXIF orientation

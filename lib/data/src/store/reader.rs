@@ -7,9 +7,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use tensor::safetensors::MappedTensors;
-use unix::{Error, Result, small};
+use tensor::safetensors::{Entry, MappedTensors};
+use unix::{Error, Result, retry, small};
 
 /// A complete store, mapped into memory. It can be shared between threads; reads copy nothing.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct Store<D, S> {
 struct Shard {
     tensors: MappedTensors,
     arrays: Vec<usize>,
+    path: PathBuf,
+    file: File,
 }
 
 impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, S> {
@@ -46,10 +49,9 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
                 ))
             })?;
             let path = shard_path(folder, number);
-            small::require_file(&path)?;
-            let file = File::open(&path).map_err(|cause| Error::open(&path, cause))?;
-            let shard =
-                Shard::open(&file, entry, &index.layout, index.layout.records_of(number).len());
+            let file = small::open(&path)?;
+            let records = index.layout.records_of(number).len();
+            let shard = Shard::open((&path, file), entry, &index.layout, records);
             shards.push(shard.map_err(|what| {
                 let (path, made_by) = (path.display(), kind.made_by);
                 Error::data(format!(
@@ -77,6 +79,23 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
 
     /// Returns the bytes of array `array` of record `i`. Panics when either is out of range.
     pub fn bytes(&self, array: usize, i: usize) -> &[u8] {
+        let (shard, place) = self.place(array, i);
+        &shard.bytes(array)[place]
+    }
+
+    /// Returns the same as [`bytes`](Self::bytes), for large arrays that are read once: by a system call, which is repeated
+    /// after an error that may pass. Panics when either is out of range. Errors: 74.
+    pub fn read(&self, array: usize, i: usize) -> Result<Vec<u8>> {
+        let (shard, place) = self.place(array, i);
+        let mut bytes = vec![0; place.len()];
+        let start = shard.entry(array).start + place.start as u64;
+        let read = retry::reading(&shard.path, || shard.file.read_exact_at(&mut bytes, start));
+        read.map_err(|cause| Error::io(&shard.path, cause))?;
+        Ok(bytes)
+    }
+
+    /// The shard of record `i`, and the place of its bytes in array `array` of the shard.
+    fn place(&self, array: usize, i: usize) -> (&Shard, Range<usize>) {
         let StoreLayout { arrays, shard_records, .. } = &self.index.layout;
         let (shard, record) = (&self.shards[i / shard_records], i % shard_records);
         let items = match arrays[array].ends {
@@ -87,7 +106,7 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
             }
         };
         let length = arrays[array].bytes();
-        &shard.bytes(array)[items.start * length..items.end * length]
+        (shard, items.start * length..items.end * length)
     }
 
     /// Copies all arrays of some records, in the order of the layout, as [`Writer::put`](super::Writer::put) takes them.
@@ -125,14 +144,14 @@ impl<D: Serialize + DeserializeOwned, S: Serialize + DeserializeOwned> Store<D, 
 
 impl Shard {
     fn open<S>(
-        file: &File,
+        (path, file): (&Path, File),
         entry: &ShardEntry<S>,
         layout: &StoreLayout,
         records: usize,
     ) -> Result<Self, String> {
         // SAFETY: shards are never modified in place; a new shard is renamed over the old one, whose mapping stays
         // valid.
-        let tensors = unsafe { MappedTensors::open(file)? };
+        let tensors = unsafe { MappedTensors::open(&file)? };
         let bytes = tensors.header().file_bytes();
         if bytes != entry.bytes {
             return Err(format!("{bytes} bytes, {} in the index", entry.bytes));
@@ -160,7 +179,7 @@ impl Shard {
             }
             arrays.push(place);
         }
-        let shard = Self { tensors, arrays };
+        let shard = Self { tensors, arrays, path: path.to_path_buf(), file };
         for (number, array) in layout.arrays.iter().enumerate() {
             let Some(ends) = array.ends else { continue };
             let items = shard.bytes(number).len() / array.bytes();
@@ -174,7 +193,11 @@ impl Shard {
 
     /// Returns all bytes of an array.
     fn bytes(&self, array: usize) -> &[u8] {
-        self.tensors.bytes(&self.tensors.header().entries[self.arrays[array]])
+        self.tensors.bytes(self.entry(array))
+    }
+
+    fn entry(&self, array: usize) -> &Entry {
+        &self.tensors.header().entries[self.arrays[array]]
     }
 
     /// Reads the end of a record from the array of ends `ends`.

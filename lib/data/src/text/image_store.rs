@@ -97,6 +97,11 @@ impl ImageStore {
         self.0.bytes(1, image)
     }
 
+    /// Reads the same, see [`Store::read`]. Panics when it is out of range. Errors: 74.
+    pub fn read(&self, image: usize) -> Result<Vec<u8>> {
+        self.0.read(1, image)
+    }
+
     /// Decodes an image, which is called `name` in errors. Errors: 65.
     pub fn decode(&self, name: &str, own: ImageRef) -> Result<RgbImage> {
         if own.image >= self.len() {
@@ -106,7 +111,7 @@ impl ImageStore {
                 own.image
             )));
         }
-        decode(name, self.bytes(own.image), Some(own.page), &DecodeOptions::default())
+        decode(name, &self.read(own.image)?, Some(own.page), &DecodeOptions::default())
     }
 
     /// Its files with their recorded hashes.

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use tensor::safetensors::{self, Header, MAX_NAME, MAX_RANK};
 use tensor::{Dtype, FileDtype, Tensor, with_element};
 use unix::text::quote;
-use unix::{Error, Exit, Result};
+use unix::{Error, Result, retry};
 
 /// Files of weights in a folder of transformers, by preference.
 const WEIGHTS: [&str; 4] = [
@@ -149,8 +149,7 @@ impl WeightFile {
         let parts = (0..count).step_by(PART).map(move |at| {
             let mut tensor = Tensor::empty(&[PART.min(count - at)], dtype);
             let start = stored.start + (at * dtype.bytes()) as u64;
-            let read = part.file.read_exact_at(tensor.as_bytes_mut(), start);
-            read.map(|()| tensor).map_err(|cause| Error::new(Exit::Io, cause))
+            part.read_at(tensor.as_bytes_mut(), start).map(|()| tensor)
         });
         Some((if dtype == Dtype::F64 { Dtype::F32 } else { dtype }, parts))
     }
@@ -165,20 +164,19 @@ impl WeightFile {
             self.parts.get(stored.part).ok_or_else(|| Error::bug("a tensor of another file"))?;
         part.check(stored).map_err(Error::data)?;
         let what = format!("{}: tensor {}", part.path.display(), stored.name);
-        let failed = |cause| Error::io(&part.path, cause);
         let count: usize = stored.shape.iter().product();
         // The file already has the memory layout of the result; this program supports only little-endian machines.
         if stored.dtype.dtype() == Some(dtype) && stored.strides == row_major(&stored.shape) {
             unix::memory::ensure(&what, Some((count * dtype.bytes()) as u64))?;
             let mut tensor = Tensor::empty(&stored.shape, dtype);
-            part.file.read_exact_at(tensor.as_bytes_mut(), stored.start).map_err(failed)?;
+            part.read_at(tensor.as_bytes_mut(), stored.start)?;
             return Ok(tensor);
         }
         let span = span(&stored.shape, &stored.strides).unwrap_or(0) as usize; // already checked
         let bytes = span * stored.dtype.bytes();
         unix::memory::ensure(&what, Some((bytes + count * dtype.bytes()) as u64))?;
         let mut bytes = vec![0; bytes];
-        part.file.read_exact_at(&mut bytes, stored.start).map_err(failed)?;
+        part.read_at(&mut bytes, stored.start)?;
         let mut tensor = Tensor::zeros(&stored.shape, dtype);
         let offsets = Offsets { stored, index: vec![0; stored.shape.len()], at: 0 };
         let value = |at: usize| stored.dtype.read(&bytes[at * stored.dtype.bytes()..]);
@@ -191,6 +189,12 @@ impl WeightFile {
 }
 
 impl WeightShard {
+    /// Fills `out` from the offset `at` on. Errors: 74.
+    fn read_at(&self, out: &mut [u8], at: u64) -> Result<()> {
+        let read = retry::reading(&self.path, || self.file.read_exact_at(out, at));
+        read.map_err(|cause| Error::io(&self.path, cause))
+    }
+
     /// Checks that a tensor lies within the file and takes at most twice the size of the file, because a stride of 0
     /// expands one element to any number.
     fn check(&self, tensor: &TensorEntry) -> Result<(), String> {

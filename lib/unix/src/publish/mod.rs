@@ -16,13 +16,13 @@ pub use publisher::{Publisher, Written};
 pub use temporary::TEMPORARY_PREFIX;
 pub(crate) use temporary::unique_suffix;
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::disk::{DiskFile, RealDisk};
-use crate::{Error, Result, small};
+use crate::{Error, Result, retry, small};
 
 #[cfg(doc)]
 use crate::{disk::Disk, space::ensure_space};
@@ -89,13 +89,12 @@ pub fn hash_file(path: &Path) -> Result<String> {
 /// the result is the hash of these bytes. Tells the kernel not to keep the pages, because other processes may need the
 /// memory.
 pub fn hash_file_while(path: &Path, proceed: &dyn Fn(u64) -> bool) -> Result<String> {
-    small::require_file(path)?;
-    let mut file = File::open(path).map_err(|cause| Error::open(path, cause))?;
+    let mut file = small::open(path)?;
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::NoReuse); // only a hint
     let mut hasher = blake3::Hasher::new();
     let mut block = vec![0; 1 << 20];
     while proceed(hasher.count()) {
-        match file.read(&mut block) {
+        match retry::reading(path, || file.read(&mut block)) {
             Ok(0) => break,
             Ok(count) => _ = hasher.update(&block[..count]),
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}

@@ -16,7 +16,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
-use unix::{Error, Result, small};
+use unix::{Error, Result, retry, small};
 
 /// Number of consecutive reads that must be fast before the map is used.
 const IN_A_ROW: u32 = 64;
@@ -44,8 +44,7 @@ pub(super) struct MappedFile {
 impl MappedFile {
     /// Errors: 66 when it is not a regular file or cannot be opened, 74 when it cannot be mapped.
     pub fn open(path: &Path) -> Result<Self> {
-        small::require_file(path)?;
-        Self::of(path, File::open(path).map_err(|cause| Error::open(path, cause))?)
+        Self::of(path, small::open(path)?)
     }
 
     /// Maps an open file; error messages call it `path`.
@@ -123,7 +122,7 @@ impl MappedFile {
     }
 
     fn read_at(&self, from: usize, out: &mut [u8]) -> Result<()> {
-        let read = self.file.read_exact_at(out, from as u64);
+        let read = retry::reading(&self.path, || self.file.read_exact_at(out, from as u64));
         read.map_err(|cause| Error::io(&self.path, cause))
     }
 

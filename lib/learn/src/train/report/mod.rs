@@ -348,6 +348,7 @@ impl Reporter {
             "reason": reason,
             "seconds": self.began.map_or(0.0, |began| began.elapsed().as_secs_f64()),
             "device_waits": tensor::kernel::waits(),
+            "read_retries": unix::retry::count(),
         });
         let fields = merged(fields, self.total.record(self.ranks, self.samples_per_update));
         self.record("stop", progress.update, fields);
