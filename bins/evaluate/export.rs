@@ -50,7 +50,7 @@ pub struct Export {
     /// Remarks
     #[arg(long, value_name = "TEXT")]
     notes: Option<String>,
-    /// Name to show instead of that of the run directory
+    /// Name to show instead of that of the configuration, see name in longhaul-config(5)
     #[arg(long)]
     name: Option<String>,
     /// Replace files, or a run on the server, that are not an earlier export of the same run

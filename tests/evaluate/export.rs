@@ -83,7 +83,7 @@ fn the_golden_run_gives_the_golden_files() {
 fn a_run_that_is_killed_and_resumed_is_one_curve() {
     let temporary = prepare();
     let folder = temporary.path();
-    let more = ["-s", "training.updates=150", "-s", "checkpoint.every=20"];
+    let more = ["-s", "training.updates=150", "-s", "checkpoint.every=20", "-s", "name=a curve"];
     let mut followers = Vec::new();
     for last in [15, 55, 95, 0] {
         let mut run = start(folder, "run", &more);
@@ -117,7 +117,9 @@ fn a_run_that_is_killed_and_resumed_is_one_curve() {
     export_all(folder, "-o fresh run");
     let fresh = tree(&folder.join("fresh"));
     assert!(fresh == tree(&folder.join("once")) && fresh == tree(&folder.join("followed")));
-    let history = String::from_utf8(fresh["run/history.csv"].clone()).unwrap();
+    let [about, history] = ["run/run.csv", "run/history.csv"]
+        .map(|file| String::from_utf8(fresh[file].clone()).unwrap());
+    assert!(about.contains("\nname,a curve\n"), "{about}");
     let mut lines = history.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let header = lines.next().unwrap();
     let column = |name: &str| header.iter().position(|own| *own == name).unwrap();

@@ -24,9 +24,12 @@ fn the_model_of_the_demo_reads_pages() {
              ckpt config {base} > base.yaml
              train-stage sft -c {config} -c base.yaml -s training.updates=1 -s training.validate_every=1 \
                -s optimizer.learning_rate=1e-12 --run run
-             evaluate score run --data tokens --max-new-tokens 192 -o scores"
+             evaluate score run --data tokens --max-new-tokens 192 -o scores
+             evaluate export run --format csv -o curves"
         ),
     );
+    let about = std::fs::read_to_string(folder.join("curves/run/run.csv")).unwrap();
+    assert!(about.contains("\nname,ocr-base-r16-lr1e-12-1\n"), "{about}");
     let scores = MetricsFile::read(&folder.join("scores")).unwrap().scores;
     let score = |method: &str| scores.methods[method]["cer"].value;
     // 0.2 % on 200 pages; 30 pages have about 1,700 characters.

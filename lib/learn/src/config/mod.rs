@@ -19,6 +19,10 @@ use unix::config::{Violations, within};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config<D, M, L> {
+    /// Name of the run in its log and in exports. Null: model, rank of LoRA, learning rate and updates, such as
+    /// `qwen3-vl-2b-instruct-r16-lr0.0002-3000`.
+    #[serde(default)]
+    pub name: Option<String>,
     /// Random seed for weight initialisation, data order, augmentation and noise.
     #[serde(default)]
     pub seed: u64,
@@ -54,6 +58,7 @@ impl<D, M, L> Config<D, M, L> {
     /// Returns a copy with only the sections shared by all tasks.
     pub fn shared(&self) -> Config<(), (), ()> {
         Config {
+            name: self.name.clone(),
             seed: self.seed,
             data: (),
             model: (),
@@ -76,6 +81,9 @@ impl<D, M, L> Config<D, M, L> {
     /// Lists violations in the sections shared by all tasks.
     pub fn common_violations(&self) -> Violations {
         let mut violations: Violations = within("training", self.training.violations()).collect();
+        if self.name.iter().any(|name| name.trim().is_empty() || name.contains(char::is_control)) {
+            violations.push(("name".into(), "must be a line of text, or null".into()));
+        }
         violations.extend(within("optimizer", self.optimizer.violations()));
         violations
             .extend(within("plateau", self.plateau.iter().flat_map(Plateau::violations).collect()));

@@ -5,6 +5,7 @@
 //! [`ConfiguredTask::load`] uses them to create the object that the engine opens.
 
 mod batch;
+mod name;
 mod parts;
 
 pub use batch::{Batch, Predictions};

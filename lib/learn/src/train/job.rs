@@ -69,7 +69,8 @@ impl<'a> TrainJob<'a> {
 }
 
 /// Keys that may change between attempts: they affect how the run is executed, but not its result.
-const OPERATIONAL: [&str; 17] = [
+const OPERATIONAL: [&str; 18] = [
+    "name",
     "optimizer.shard",
     "training.compile",
     "training.mem_budget",

@@ -35,7 +35,7 @@ fn identity_row(run: &Run) -> Vec<String> {
 fn facts(run: &Run, labels: &Labels) -> Result<Vec<u8>> {
     let text = |key: &str, value: &str| vec![key.to_string(), value.to_string()];
     let mut rows = vec![text("key", "value"), text("run", &run.id), identity_row(run)];
-    rows.extend(labels.name.iter().map(|name| text("name", name)));
+    rows.extend(labels.name.iter().chain(&run.name).take(1).map(|name| text("name", name)));
     rows.extend(labels.tags.iter().map(|tag| text("tag", tag)));
     rows.extend(labels.notes.iter().map(|notes| text("notes", notes)));
     let state = run.state.and_then(|state| serde_json::to_value(state).ok());

@@ -228,7 +228,7 @@ fn create(client: &Client, experiment: &str, run: &Run, labels: &Labels) -> Resu
     let body = json!({
         "experiment_id": experiment,
         "start_time": milliseconds(run.started),
-        "run_name": labels.name.as_ref().unwrap_or(&run.id),
+        "run_name": run.shown_name(labels),
         "tags": tags(run, labels),
     });
     let made = client.post("runs/create", &body)?;
@@ -241,7 +241,7 @@ fn tags(run: &Run, labels: &Labels) -> Vec<Value> {
     let mut tags = vec![
         tag("longhaul.run_id", &run.id),
         tag("longhaul.started", &run.started_text()),
-        tag("mlflow.runName", labels.name.as_ref().unwrap_or(&run.id)),
+        tag("mlflow.runName", run.shown_name(labels)),
     ];
     tags.extend(labels.notes.iter().map(|notes| tag("mlflow.note.content", notes)));
     tags.extend(labels.tags.iter().map(|own| tag(&key(own), "true")));

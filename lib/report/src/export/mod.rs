@@ -32,7 +32,7 @@ pub struct Labels {
     pub tags: Vec<String>,
     /// Notes.
     pub notes: Option<String>,
-    /// Name to show instead of the run id.
+    /// Name to show instead of [`Run::name`].
     pub name: Option<String>,
 }
 

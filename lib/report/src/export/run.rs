@@ -9,7 +9,7 @@ use unix::run_dir::RunDir;
 use unix::status::{self, State};
 use unix::{Error, Result, log, small, text, time};
 
-use super::Evaluation;
+use super::{Evaluation, Labels};
 
 /// Maximum size of config.yaml in bytes.
 const MAX_BYTES: u64 = 16 << 20;
@@ -35,6 +35,8 @@ pub struct RecordedUpdate {
 pub struct Run {
     /// Name of the run directory; characters that Weights & Biases or MLflow refuse are replaced with `-`.
     pub id: String,
+    /// Name of the run in the newest record of an attempt that has one.
+    pub name: Option<String>,
     /// When the first attempt started, in seconds since 1970.
     pub started: f64,
     /// When the last record was written, in seconds since 1970.
@@ -105,7 +107,10 @@ impl Run {
             }
         }
         let mut facts = Map::new();
-        let start = records.iter().find(|record| record.get("kind").is_some_and(|k| k == "start"));
+        let starts =
+            || records.iter().filter(|r| r.get("kind").is_some_and(|kind| kind == "start"));
+        let start = starts().next();
+        let name = starts().rev().find_map(|record| record.get("name")?.as_str());
         let take = |from: Option<&Map<String, Value>>, names: &[&str], facts: &mut Map<_, _>| {
             for name in names {
                 if let Some(value) = from.and_then(|from| from.get(*name)) {
@@ -118,6 +123,7 @@ impl Run {
         take(first_attempt, &["version", "commit", "host", "cpu"], &mut facts);
         Some(Self {
             id,
+            name: name.map(str::to_string),
             started: records.iter().find_map(time_of)?,
             last: records.iter().rev().find_map(time_of)?,
             state,
@@ -136,6 +142,11 @@ impl Run {
     /// The number of the last recorded update; 0 if there is none.
     pub fn last_update(&self) -> u64 {
         self.steps.last().map_or(0, |step| step.update)
+    }
+
+    /// Returns the name to show: that of the user, that of the run, or that of its directory.
+    pub(super) fn shown_name<'a>(&'a self, labels: &'a Labels) -> &'a str {
+        labels.name.as_ref().or(self.name.as_ref()).unwrap_or(&self.id)
     }
 
     /// Returns the configuration as keys such as `training.updates` with their values; lists are JSON.

@@ -135,7 +135,7 @@ fn values(evaluation: &Evaluation) -> Vec<Message> {
 fn description(run: &Run, labels: &Labels) -> String {
     let row = |key: &str, value: &str| vec![key.to_string(), value.to_string()];
     let mut rows = vec![row("run", &run.id)];
-    rows.extend(labels.name.iter().map(|name| row("name", name)));
+    rows.extend(labels.name.iter().chain(&run.name).take(1).map(|name| row("name", name)));
     rows.extend((!labels.tags.is_empty()).then(|| row("tags", &labels.tags.join(", "))));
     rows.extend(labels.notes.iter().map(|notes| row("notes", notes)));
     rows.extend(run.facts.iter().map(|(key, value)| row(key, &value_text(value))));

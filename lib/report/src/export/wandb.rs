@@ -118,7 +118,7 @@ fn of_run(run: &Run, labels: &Labels) -> Result<Message> {
         .optional(2, labels.entity.as_deref())
         .bytes(3, &labels.project)
         .message(4, Message::default().messages(1, config))
-        .bytes(8, labels.name.as_ref().unwrap_or(&run.id))
+        .bytes(8, run.shown_name(labels))
         .optional(9, labels.notes.as_deref())
         .optional(13, run.facts.get("host").and_then(Value::as_str));
     let message = tags.fold(message, |message, tag| message.bytes(10, tag));

@@ -103,6 +103,7 @@ impl Reporter {
                 "update": progress.update,
                 "skipped_samples": progress.skipped_samples,
                 "task": job.task.spec.name,
+                "name": job.task.name(),
                 "updates": training.updates,
                 "parameters": parameters,
                 "device": job.device.to_string(),
