@@ -1,4 +1,4 @@
-//! The memory that fine-tuning a decoder takes, as `--dry-run` estimates it for GPUs that are not there.
+//! Memory, operations and cost of fine-tuning a decoder, as `--dry-run` estimates them for GPUs that are not there.
 
 use crate::records::done;
 use serde_json::Value;
@@ -55,6 +55,53 @@ fn memory_of_decoders_on_absent_gpus_is_that_of_their_updates() {
             there["memory"]
         );
     }
+}
+
+/// Operations counted by hand: four layers of 128 with 4 heads of 32, 2 of keys and values, and 384 in their middle; 16
+/// conversations of 128 tokens, of which all but the first are labels.
+#[test]
+fn operations_on_absent_gpus_are_those_of_the_gradients_that_are_needed() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path();
+    prepare(folder);
+    done(
+        folder,
+        "ds-prep tokenize split.json --tokenizer tokenizer --max-length 128 --loss-on all -o all",
+    );
+    let dry = "train-stage sft -c sft.yaml --run run --dry-run --json -s data.tokens=all -s training.batch_size=16";
+    let lora = "-s model.lora='{r: 8, targets: all-linear}' -s checkpoint.frozen=true";
+    let estimate = |words: &str| lines(&done(folder, &format!("{dry} {words}")).stdout).remove(0);
+    let (samples, tokens) = (16.0, 16.0 * 128.0);
+    // Each number is of a forward pass, with two operations for a multiplication and addition.
+    let layers = 2.0 * tokens * 4.0 * (2 * 128 * 128 + 2 * 128 * 64 + 3 * 128 * 384) as f64;
+    let first_qkv = 2.0 * tokens * (128 * 128 + 2 * 128 * 64) as f64;
+    // Each token sees itself and those before it.
+    let attention = samples * 4.0 * 4.0 * (4 * 32) as f64 * (128 * 129 / 2) as f64;
+    let head = 2.0 * samples * 127.0 * (512 * 128) as f64;
+    let low_rank = 2.0 * tokens * 4.0 * 8.0 * (2 * 256 + 2 * 192 + 3 * 512) as f64;
+    // Attention and head compute scores and logits again in the backward pass; the embeddings are trained, too.
+    let whole = 3.0 * layers + 3.5 * attention + 4.0 * head;
+    // No gradients of frozen weights, nor of the frozen embeddings, which the first layer reads.
+    let adapted = 2.0 * layers - first_qkv + 3.5 * attention + 3.0 * head + 3.0 * low_rank
+        - 2.0 * tokens * 8.0 * (3 * 128) as f64;
+    let again = layers + attention;
+    for (words, expected) in [
+        ("", whole),
+        (lora, adapted),
+        ("-s training.mem_budget=0", whole + again),
+        (&format!("{lora} -s training.mem_budget=0"), adapted + again + low_rank),
+    ] {
+        let found = estimate(&format!("{words} --on h200"));
+        let flops = found["flops"].as_f64().unwrap();
+        // Ops that are no products have few operations.
+        assert!((1.0..1.02).contains(&(flops / expected)), "{words}: {flops} {expected}");
+        assert!(found["cost"].is_null(), "an H200 has no price: {found}");
+    }
+    let [one, two, own] = ["h100", "h100:2", "h200 -s cost.rate_per_hour=3"]
+        .map(|gpu| estimate(&format!("--on {gpu}")))
+        .map(|found| [found["cost"].as_f64().unwrap(), found["seconds"].as_f64().unwrap()])
+        .map(|[cost, seconds]| cost / seconds * 3600.0);
+    assert!((one - 2.5).abs() < 1e-9 && (two - 5.0).abs() < 1e-9 && (own - 3.0).abs() < 1e-9);
 }
 
 /// What keeping all blocks of a vision tower and a decoder costs, whose shares of the activations are named. On the CPU the

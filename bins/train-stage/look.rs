@@ -75,6 +75,13 @@ fn recomputed(plan: &RecomputePlan) -> String {
     )
 }
 
+/// Describes the time of a run, and its cost if a price is known.
+fn total(seconds: f64, cost: Option<f64>) -> String {
+    let time = unix::time::format_duration(std::time::Duration::from_secs_f64(seconds));
+    let cost = cost.map_or(String::new(), |cost| format!(" (cost {cost:.2})"));
+    format!("total       {time}{cost}")
+}
+
 /// Prints an estimate. `lacking` is the available memory, given if it was too small to measure updates.
 pub fn print_estimate(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result<()> {
     let mut text = format!(
@@ -90,13 +97,13 @@ pub fn print_estimate(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result
         human_bytes(e.checkpoint_bytes as u64),
     );
     let times = &e.times;
-    if let (Some(update), Some(validation), Some(seconds), Some(cost)) =
-        (times.seconds_per_update, times.seconds_per_validation, times.seconds, times.cost)
+    if let (Some(update), Some(validation), Some(seconds)) =
+        (times.seconds_per_update, times.seconds_per_validation, times.seconds)
     {
         text += &format!(
-            "\nupdate      {:.1} ms\nvalidation  {validation:.2} s\ntotal       {} (cost {cost:.2})",
+            "\nupdate      {:.1} ms\nvalidation  {validation:.2} s\n{}",
             1e3 * update,
-            unix::time::format_duration(std::time::Duration::from_secs_f64(seconds)),
+            total(seconds, times.cost)
         );
     }
     if let Some(available) = lacking {
@@ -127,15 +134,15 @@ pub fn print_absent(args: &Args, e: &AbsentEstimate) -> Result<()> {
         }
     }
     text += &format!("\noperations  {:.3e} an update and GPU", e.flops);
-    if let (Some(update), Some(products), Some(sums), Some(seconds), Some(cost)) =
-        (e.seconds_per_update, e.products, e.communication, e.seconds, e.cost)
+    if let (Some(update), Some(products), Some(sums), Some(seconds)) =
+        (e.seconds_per_update, e.products, e.communication, e.seconds)
     {
         text += &format!(
-            "\nupdate      {:.1} ms ({:.0} % products, {:.0} % sums over GPUs)\ntotal       {} (cost {cost:.2})",
+            "\nupdate      {:.1} ms ({:.0} % products, {:.0} % sums over GPUs)\n{}",
             1e3 * update,
             100.0 * products,
             100.0 * sums,
-            unix::time::format_duration(std::time::Duration::from_secs_f64(seconds)),
+            total(seconds, e.cost)
         );
     }
     Out::stdout(args.output).item(e, text)

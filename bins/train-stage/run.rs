@@ -60,7 +60,7 @@ fn run_on(
         return look::print_absent(args, &estimate).map(|()| Exit::Done);
     }
     if args.dry_run {
-        let estimate = train::dry_run(&task, device)?;
+        let estimate = train::dry_run(&task, device, &why)?;
         let lacking = estimate.lacks_memory(device).filter(|_| estimate.times.seconds.is_none());
         return look::print_estimate(args, &estimate, lacking).map(|()| Exit::Done);
     }

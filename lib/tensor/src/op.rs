@@ -77,6 +77,12 @@ pub trait Op: Launch {
         inputs.iter().map(|shape| shape.iter().product::<usize>()).sum()
     }
 
+    /// Floating-point operations of a backward pass that computes the gradients of the inputs marked `needed`. The default
+    /// is that of products: for each of the first two inputs those of the forward pass.
+    fn backward_flops(&self, inputs: &[&[usize]], needed: &[bool]) -> usize {
+        self.flops(inputs) * needed.iter().take(2).filter(|needed| **needed).count()
+    }
+
     /// Dtypes in which the op's kernels can compute. Mixed precision casts inputs to one of these first.
     fn dtypes(&self) -> &'static [Dtype] {
         kernel::ALL_DTYPES

@@ -31,6 +31,12 @@ impl Cost {
         }
     }
 
+    /// Cost of `seconds` of such a job; None if no price is known.
+    pub fn of(&self, seconds: f64, device: &str, gpus: usize) -> Option<f64> {
+        let rate = self.rate(device, gpus);
+        (rate > 0.0).then_some(seconds / 3600.0 * rate)
+    }
+
     pub(super) fn violations(&self) -> Violations {
         let mut violations = Violations::new();
         if !(self.rate_per_hour >= 0.0 && self.rate_per_hour.is_finite()) {
@@ -52,6 +58,8 @@ mod tests {
         let mut cost = Cost::default();
         assert_eq!(cost.rate("as asked: NVIDIA H100 80GB HBM3", 4), 10.0);
         assert_eq!(cost.rate("no GPU", 1), 0.0);
+        assert_eq!(cost.of(1800.0, "NVIDIA A100-SXM4-40GB", 2), Some(1.5));
+        assert_eq!(cost.of(1800.0, "no GPU", 1), None);
         cost.rate_per_hour = 3.0;
         assert_eq!(cost.rate("NVIDIA H100 80GB HBM3", 4), 3.0);
     }

@@ -7,6 +7,7 @@ use crate::dtype::Dtype;
 use crate::op::{self, Op};
 use crate::ops::cast::{self, Cast};
 use crate::tensor::Tensor;
+use crate::trace;
 use std::iter;
 use unix::{Error, Result};
 
@@ -17,6 +18,7 @@ impl Tape {
         let shape = self.check(&op, inputs)?;
         let values: Vec<&Tensor> = inputs.iter().map(|v| &v.value).collect();
         let (out, saved) = op::forward(&op, &values, &shape);
+        self.trace_backward(&op, inputs);
         Ok(self.node(out, inputs, || BackwardKind::Op(Box::new(op), saved)))
     }
 
@@ -31,7 +33,17 @@ impl Tape {
         let (out, saved) = op::forward_onto(&op, first.value, &values);
         // Of inputs, a node has only shapes and dtypes.
         let first = Var { value: out.clone(), ..first };
+        self.trace_backward(&op, &all(&first, others));
         Ok(self.node(out, &all(&first, others), || BackwardKind::Op(Box::new(op), saved)))
+    }
+
+    /// Records which gradients the backward pass of an op computes, if ops are traced.
+    fn trace_backward(&self, op: &dyn Op, inputs: &[&Var]) {
+        if trace::is_on() {
+            let needed = |v: &Var| self.recording && v.id.is_some();
+            let inputs: Vec<_> = inputs.iter().map(|v| (&v.value, needed(v))).collect();
+            trace::record_backward(op, &inputs);
+        }
     }
 
     /// Checks the inputs of an op, counts its operations and returns the shape of its output.

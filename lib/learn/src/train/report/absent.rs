@@ -111,7 +111,7 @@ pub struct AbsentEstimate {
     pub communication: Option<f64>,
     /// Seconds of all updates.
     pub seconds: Option<f64>,
-    /// Cost of all updates at `cost.rate_per_hour`.
+    /// Cost of all updates; null if no price is known ([`crate::config::Cost::rate`]).
     pub cost: Option<f64>,
 }
 
@@ -125,8 +125,8 @@ struct Pass {
     parts: Vec<(&'static str, f64)>,
     /// Bytes that computing blocks again takes beyond these.
     block: f64,
-    /// Operations of the blocks that are computed again, and of all blocks.
-    repeated: [f64; 2],
+    /// Operations of the blocks that are computed again.
+    repeated: f64,
 }
 
 /// How forward passes are traced.
@@ -169,8 +169,7 @@ impl Tracer<'_> {
         }
         // While blocks are measured, all keep only their inputs.
         let activations = activations? + plan.bytes().0;
-        let (again, flops) = plan.flops();
-        let repeated = [again as f64, flops as f64];
+        let repeated = plan.flops().0 as f64;
         let parts = recompute.parts();
         Ok(Pass { ops, activations: activations as f64, parts, block: block as f64, repeated })
     }
@@ -245,14 +244,17 @@ fn of_training(
         let at = |of: fn(&TracedOp) -> usize| along(of(one) as f64, of(two) as f64, target);
         Work {
             flops: at(|op| op.flops),
+            backward_flops: at(|op| op.backward_flops),
+            gradients: at(|op| op.gradients),
             read: at(|op| op.read),
             written: at(|op| op.written),
             element: one.element,
         }
     };
     let ops: Vec<Work> = one.ops.iter().zip(&two.ops).map(of_op).collect();
-    let [repeated, of_blocks] = [0, 1].map(|i| along(one.repeated[i], two.repeated[i], target));
-    let repeated = if of_blocks > 0.0 { repeated / of_blocks } else { 0.0 };
+    let of_forward = ops.iter().map(|op| op.flops).sum::<f64>();
+    // The fraction of the forward pass that the backward pass computes again.
+    let repeated = along(one.repeated, two.repeated, target) / of_forward.max(1.0);
     let ([one, two], size) = match task.buckets() {
         Some(_) => tracer.passes(samples, true)?,
         None => ([one, two], size),
@@ -289,16 +291,19 @@ fn of_training(
         context: CONTEXT,
     };
     let passes = training.accumulation as f64;
-    // The backward pass computes the gradient of two inputs, and recomputes what is not kept.
-    let flops = passes * (3.0 + repeated) * ops.iter().map(|op| op.flops).sum::<f64>();
+    let of_backward = ops.iter().map(|op| op.backward_flops).sum::<f64>();
+    let flops = passes * ((1.0 + repeated) * of_forward + of_backward);
     let times = on.gpu.map(|gpu| {
         let of_pass = |op: &Work| {
             let (calculation, movement) = op.seconds(&gpu, training.tf32);
             let repeats = 1.0 + repeated;
-            let forward = calculation.max(movement[0]) + LAUNCH;
-            let backward = (2.0 * calculation).max(movement[1]) + 2.0 * LAUNCH;
+            let forward = calculation[0].max(movement[0]) + LAUNCH;
+            let backward = match op.gradients > 0.0 {
+                true => calculation[1].max(movement[1]) + 2.0 * LAUNCH,
+                false => 0.0,
+            };
             let products =
-                if calculation > movement[0] { repeats * forward + backward } else { 0.0 };
+                if calculation[0] > movement[0] { repeats * forward + backward } else { 0.0 };
             [repeats * forward + backward, products]
         };
         let [mut total, mut products] = [0.0; 2];
@@ -332,22 +337,27 @@ fn of_training(
         products: times.map(|(seconds, products, _)| products / seconds),
         communication: times.map(|(seconds, _, exposed)| exposed / seconds),
         seconds,
-        cost: seconds.map(|seconds| seconds / 3600.0 * config.cost.rate_per_hour),
+        cost: seconds.and_then(|seconds| {
+            let name = on.gpu.map_or(String::new(), |gpu| gpu.name.to_uppercase());
+            config.cost.of(seconds, &name, on.count as usize)
+        }),
     })
 }
 
 /// An op with the samples of a GPU.
 struct Work {
     flops: f64,
+    backward_flops: f64,
+    gradients: f64,
     read: f64,
     written: f64,
     element: usize,
 }
 
 impl Work {
-    /// Seconds of calculation of a forward pass, and of moving bytes in a forward and in a backward pass, which reads the
-    /// inputs and the gradient of the output and writes the gradients of the inputs.
-    fn seconds(&self, gpu: &Gpu, tf32: bool) -> (f64, [f64; 2]) {
+    /// Seconds of calculation and of moving bytes, each in a forward and in a backward pass, which reads the inputs and the
+    /// gradient of the output and writes the gradients of inputs that are needed.
+    fn seconds(&self, gpu: &Gpu, tf32: bool) -> ([f64; 2], [f64; 2]) {
         let rate = match (self.element, tf32) {
             (2, _) => gpu.rates[0],
             (_, true) => gpu.rates[1],
@@ -355,7 +365,9 @@ impl Work {
         };
         let bandwidth = gpu.bandwidth * REACHED[1];
         let forward = (self.read + self.written) / bandwidth;
-        let backward = (2.0 * self.read + self.written) / bandwidth;
-        (self.flops / (rate * REACHED[0]), [forward, backward])
+        let backward = (self.read + self.written + self.gradients) / bandwidth;
+        let calculation =
+            [self.flops, self.backward_flops].map(|flops| flops / (rate * REACHED[0]));
+        (calculation, [forward, backward])
     }
 }

@@ -51,19 +51,19 @@ pub struct Times {
     pub seconds_per_validation: Option<f64>,
     /// Time of the whole run in seconds.
     pub seconds: Option<f64>,
-    /// Cost of the whole run at `cost.rate_per_hour`.
+    /// Cost of the whole run; null if no price is known ([`crate::config::Cost::rate`]).
     pub cost: Option<f64>,
 }
 
 /// Predicts the memory that an update requires. If that much is available, runs a few updates and one validation like a
-/// real run, and extrapolates.
-pub fn dry_run(configured: &ConfiguredTask, device: Device) -> Result<Estimate> {
+/// real run, and extrapolates. The cost is that of a device called `name`.
+pub fn dry_run(configured: &ConfiguredTask, device: Device, name: &str) -> Result<Estimate> {
     tensor::parallel::inside(|| {
         let mut trainer = start(configured, device)?;
         let estimate = predicted(configured, &mut trainer, device)?;
         match estimate.lacks_memory(device) {
             Some(_) => Ok(estimate),
-            None => measured(configured, &mut trainer, device, estimate),
+            None => measured(configured, &mut trainer, (device, name), estimate),
         }
     })
 }
@@ -122,7 +122,7 @@ fn can_be_tried(configured: &ConfiguredTask, device: Device) -> Result<()> {
 fn measured(
     configured: &ConfiguredTask,
     trainer: &mut Trainer<'_>,
-    device: Device,
+    (device, name): (Device, &str),
     predicted: Estimate,
 ) -> Result<Estimate> {
     let training = &configured.config.training;
@@ -150,7 +150,7 @@ fn measured(
         seconds_per_update: Some(update),
         seconds_per_validation: Some(validation),
         seconds: Some(seconds),
-        cost: Some(seconds / 3600.0 * configured.config.cost.rate_per_hour),
+        cost: configured.config.cost.of(seconds, name, 1),
     };
     let plan = trainer.numerics.recompute.plan();
     Ok(Estimate { memory_bytes, plan, times, ..predicted })

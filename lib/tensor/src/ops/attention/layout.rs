@@ -63,6 +63,13 @@ impl Sizes {
     pub(super) fn causal_end(&self, query: usize) -> usize {
         (query + 1 + self.keys).saturating_sub(self.queries)
     }
+
+    /// Returns the sum of [`Self::causal_end`] over all queries.
+    pub(super) fn causal_pairs(&self) -> usize {
+        // Of more queries than keys, the first ones see none.
+        let queries = self.queries.min(self.keys);
+        queries * (2 * self.keys + 1 - queries) / 2
+    }
 }
 
 fn sizes(op: &Attention, first: &[usize], second: Option<&[usize]>) -> Sizes {

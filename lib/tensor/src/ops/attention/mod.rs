@@ -14,8 +14,8 @@
 //! Only O and the row maxima and sums of the softmax are saved; the backward pass recomputes the scores. With P the
 //! softmax and dP = dO Vᵀ: dV = Pᵀ dO, dS = P ∘ (dP - rowsum(P ∘ dP)), dQ = dS K/√D, dK = dSᵀ Q/√D, where
 //! rowsum(P ∘ dP) = rowsum(O ∘ dO) (Dao et al. 2022, §B.2). With dropout, Z ∘ P replaces P in O and dV, and Z ∘ dP
-//! replaces dP; Z is regenerated from the counter. Costs 4·B·heads·queries·keys·D FLOPs forward, 2.5 times that
-//! backward.
+//! replaces dP; Z is regenerated from the counter. Costs 4·B·heads·queries·keys·D FLOPs forward (with a causal mask only
+//! those of visible keys), 2.5 times that backward.
 
 mod backward;
 mod cases;
@@ -138,8 +138,20 @@ impl Op for Attention {
     }
 
     fn flops(&self, inputs: &[&[usize]]) -> usize {
-        layout::check(self, inputs)
-            .map_or(0, |s| 4 * s.batch * s.heads * s.queries * s.keys * s.dim)
+        layout::check(self, inputs).map_or(0, |s| {
+            let visible = match self.mask.causal {
+                false => s.queries * s.keys,
+                true => s.causal_pairs(),
+            };
+            4 * s.batch * s.heads * visible * s.dim
+        })
+    }
+
+    fn backward_flops(&self, inputs: &[&[usize]], needed: &[bool]) -> usize {
+        match needed.iter().take(self.operands()).any(|needed| *needed) {
+            true => self.flops(inputs) / 2 * 5,
+            false => 0,
+        }
     }
 
     fn kept(&self, inputs: &[&Tensor], out: &Tensor) -> Saved {

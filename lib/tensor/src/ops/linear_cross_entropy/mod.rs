@@ -70,6 +70,13 @@ impl Op for LinearCrossEntropy {
         2 * inputs[0].iter().product::<usize>() * inputs[1][0]
     }
 
+    fn backward_flops(&self, inputs: &[&[usize]], needed: &[bool]) -> usize {
+        match needed.iter().filter(|needed| **needed).count() {
+            0 => 0,
+            products => (products + 1) * self.flops(inputs),
+        }
+    }
+
     fn workspace(&self, inputs: &[&[usize]], element: usize) -> usize {
         cuda::chunk_rows(inputs[0][0], inputs[1][0], element) * inputs[1][0] * element
     }

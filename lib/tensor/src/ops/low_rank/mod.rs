@@ -48,6 +48,14 @@ impl Op for LowRank {
         2 * rank * inputs[..2].iter().map(|x| x.iter().product::<usize>()).sum::<usize>()
     }
 
+    fn backward_flops(&self, inputs: &[&[usize]], needed: &[bool]) -> usize {
+        let [y, x] = [inputs[0], inputs[1]].map(|x| x.iter().product::<usize>());
+        let of = |i: usize| usize::from(needed[i]);
+        // dl, for all but dB.
+        let inner = usize::from(needed[1] || needed[2]);
+        2 * inputs[2][0] * (y * (of(3) + inner) + x * (of(1) + of(2)))
+    }
+
     fn kept(&self, inputs: &[&Tensor], out: &Tensor) -> Saved {
         let low = Tensor::untouched(&[out.rows(), inputs[2].shape()[0]], out.dtype());
         vec![inputs[1].clone(), inputs[2].clone(), inputs[3].clone(), low]
