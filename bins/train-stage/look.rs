@@ -2,11 +2,8 @@
 
 use super::Args;
 use learn::recompute::RecomputePlan;
-use learn::task::ConfiguredTask;
-use learn::train::{self, AbsentEstimate, CheckedEstimate, Estimate};
-use std::path::Path;
+use learn::train::{self, AbsentEstimate, CheckedEstimate, Estimate, TrainJob};
 use tasks::Entry;
-use tensor::Device;
 use tensor::kernel::cache;
 use unix::out::Out;
 use unix::progress::Progress;
@@ -51,15 +48,20 @@ pub fn list_metrics(args: &Args, task: &Entry) -> Result<Exit> {
     out.finish()
 }
 
-/// Prints every problem and returns the exit status of the first.
-pub fn check(args: &Args, task: &ConfiguredTask, device: Device, folder: &Path) -> Result<Exit> {
-    let report = train::check(task, device, args.on, folder);
+/// Prints every point and an estimate, then every problem; returns the exit status of the first.
+pub fn check(args: &Args, job: &TrainJob) -> Result<Exit> {
+    let report = train::check(job, args.on);
+    Out::stdout(args.output).rows(&report.points)?;
+    if report.estimate.is_some() && !args.output.json {
+        Out::stdout(args.output).raw(b"\n")?;
+    }
     match &report.estimate {
         Some(CheckedEstimate::Here(estimate)) => print_estimate(args, estimate, None)?,
         Some(CheckedEstimate::Absent(estimate)) => print_absent(args, estimate)?,
         None => {}
     }
-    Error::all(&report.problems).map(|()| Exit::Done)
+    let problems: Vec<Error> = report.points.into_iter().flat_map(|own| own.problems).collect();
+    Error::all(&problems).map(|()| Exit::Done)
 }
 
 /// Describes the recomputed blocks, the memory saved and the operations repeated.

@@ -59,8 +59,8 @@ struct Args {
     /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
-    /// Check the configuration, the content of all input files, disk space and memory, which is predicted from small
-    /// batches, and report every problem; do not train
+    /// Check everything that the run needs, and report all points in one table, see CHECKS; do not train. Memory is
+    /// predicted from small batches
     #[arg(long)]
     check: bool,
     /// Measure a few updates, if they fit into memory, and report memory, time and cost of the run; do not train

@@ -15,6 +15,24 @@ EXIT STATUS
       message blames the machine, run it on another one.
   78  The configuration is wrong, or configuration or data differ from those of the checkpoint.
 
+CHECKS
+  --check examines every point, whatever fails, and prints a table: the point, its result and what was found; with
+  --json, an object for each point. An estimate of the run follows. A result is ok, warning (the run starts, but
+  perhaps not as intended), failed, or skipped (the point depends on one that failed). All problems are on stderr,
+  and the exit status is that of the first; that of warnings is 0.
+  configuration      The task, and the name of the run.
+  data, input files  Number of samples; whether the content of every file is what was recorded.
+  samples            Batches of the first sample, the last one and three between them.
+  tokenizer, images  For sft: the special tokens; whether images decode and have as many patches as tokens, of all records with
+      images or of 256 spread over them.
+  initial values     Whether init.from has all parameters, in the right shapes, and how many of them in 4 bits.
+  resume             Whether the newest checkpoint of the run is good, and made with this configuration and data.
+  run directory      Whether a file can be written, synchronised and removed.
+  device             What the run computes on, and in which precision.
+  memory             Whether an update fits into the memory that is free.
+  disk space         Whether all checkpoints that are kept at once fit.
+  cost               Time and cost with --on, and what cost.budget pays for, as far as prices are known.
+
 EXAMPLES
   A data set:
     $ ds-prep gen burgers --parameter 0.01 --samples 10 --grid 128 --frames 11 --seed 1 -o data

@@ -52,19 +52,7 @@ fn run_on(
         threads => threads,
     };
     tensor::parallel::start_threads(threads)?;
-    if args.check {
-        return look::check(args, &task, device, folder);
-    }
-    if let Some(on) = args.on {
-        let estimate = tensor::parallel::inside(|| train::estimate_absent(&task, on))?;
-        return look::print_absent(args, &estimate).map(|()| Exit::Done);
-    }
-    if args.dry_run {
-        let estimate = train::dry_run(&task, device, &why)?;
-        let lacking = estimate.lacks_memory(device).filter(|_| estimate.times.seconds.is_none());
-        return look::print_estimate(args, &estimate, lacking).map(|()| Exit::Done);
-    }
-    let exit = train::train(TrainJob {
+    let job = TrainJob {
         task,
         run: folder.to_path_buf(),
         resume: match args.resume.as_str() {
@@ -78,7 +66,21 @@ fn run_on(
         why_device: why,
         ranks,
         memory: MemoryAdaptation::default(),
-    })?;
+    };
+    if args.check {
+        return look::check(args, &job);
+    }
+    if let Some(on) = args.on {
+        let task = &job.task;
+        let estimate = tensor::parallel::inside(|| train::estimate_absent(task, on))?;
+        return look::print_absent(args, &estimate).map(|()| Exit::Done);
+    }
+    if args.dry_run {
+        let estimate = train::dry_run(&job.task, device, &job.why_device)?;
+        let lacking = estimate.lacks_memory(device).filter(|_| estimate.times.seconds.is_none());
+        return look::print_estimate(args, &estimate, lacking).map(|()| Exit::Done);
+    }
+    let exit = train::train(job)?;
     ranks.close()?;
     Ok(exit)
 }

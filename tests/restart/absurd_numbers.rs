@@ -2,6 +2,7 @@
 
 use crate::common::run::prepare;
 use crate::common::shell;
+use learn::train::TrainJob;
 use serde_json::Value;
 use std::path::Path;
 use tasks::TASKS;
@@ -48,7 +49,7 @@ fn check(folder: &Path, name: &str) -> (usize, usize) {
     numeric(&load(&[]).unwrap_or_else(|error| panic!("{error}")).resolved, "", &mut keys);
     assert!(keys.len() > 30, "{keys:?}");
     // Once is enough for what all tasks share and which depends on none of them.
-    let shared = ["checkpoint.", "cost.", "optimizer.", "plateau", "schedule", "seed"];
+    let shared = ["checkpoint.", "cost.", "optimizer.", "plateau", "schedule", "seed", "name"];
     keys.retain(|key| name == "codec" || !shared.iter().any(|section| key.starts_with(section)));
     let (mut refused, mut checked) = (0, 0);
     for (key, number) in keys.iter().flat_map(|key| NUMBERS.map(|number| (key, number))) {
@@ -62,8 +63,9 @@ fn check(folder: &Path, name: &str) -> (usize, usize) {
                 checked += 1;
                 let run = folder.join("run");
                 tensor::Device::Cpu.reset_peak();
-                let report = learn::train::check(&loaded, tensor::Device::Cpu, None, &run);
-                let bug = report.problems.iter().find(|fault| fault.exit == Exit::Bug);
+                let job = TrainJob::new(loaded, run, tensor::Device::Cpu, &dist::Solo);
+                let report = learn::train::check(&job, None);
+                let bug = report.problems().find(|fault| fault.exit == Exit::Bug);
                 assert!(bug.is_none(), "{given}: {bug:?}");
                 let peak = tensor::Device::Cpu.usage().peak;
                 let parameters = report.estimate.map_or(0, |estimate| estimate.parameters());
@@ -120,7 +122,7 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
     for (option, status) in [("--check", 1), ("--dry-run", 0)] {
         let output = shell(folder, &format!("ulimit -v 4000000; {large} {option}"));
         assert_eq!(output.status, Some(status), "{}", output.stderr);
-        let estimate: Value = serde_json::from_str(&output.stdout).unwrap();
+        let estimate = estimate(&output.stdout);
         assert!(estimate["memory_bytes"].as_u64() > Some(4 << 30), "{estimate}");
         assert_eq!(estimate["seconds"], Value::Null);
         assert_eq!(output.stderr.contains("memory: an update needs"), status == 1);
@@ -132,7 +134,12 @@ optimizer: {method: {kind: sgd}, learning_rate: 1e-3}
         let run = format!("train-stage codec -c codec.yaml {large} --run new --json {option}");
         let output = shell(folder, &run);
         assert_eq!(output.status, Some(0), "{}", output.stderr);
-        serde_json::from_str::<Value>(&output.stdout).unwrap()["memory_bytes"].as_f64().unwrap()
+        estimate(&output.stdout)["memory_bytes"].as_f64().unwrap()
     });
     assert!((both[0] / both[1] - 1.0).abs() < 0.05, "{both:?}");
+}
+
+/// The estimate, which follows the points of a check.
+fn estimate(stdout: &str) -> Value {
+    serde_json::from_str(stdout.lines().last().unwrap()).unwrap()
 }

@@ -139,6 +139,21 @@ impl InitFrom {
         Ok((MatchedSource { source, pairs }, adapter))
     }
 
+    /// Checks that the source has every parameter in its shape, and describes it. Values are not read. Errors: as
+    /// [`Self::apply`].
+    pub(crate) fn check(&self, params: &ParamSet) -> Result<String> {
+        let (found, _) = self.matched(params, false)?;
+        let taken: Vec<usize> =
+            (0..found.pairs.len()).filter(|i| found.pairs[*i].is_some()).collect();
+        let in_4_bits = taken.iter().filter(|i| found.bits(**i) == NF4_BITS).count();
+        let from = self.from.display();
+        let text = format!("{} of {} parameters from {from}", taken.len(), found.pairs.len());
+        Ok(match in_4_bits {
+            0 => text,
+            count => format!("{text}, {count} of them in 4 bits"),
+        })
+    }
+
     /// Bytes that the frozen parameters take once they are assigned. Errors: as [`Self::apply`].
     pub(crate) fn frozen_bytes(&self, params: &ParamSet) -> Result<u64> {
         match params.frozen.entries().is_empty() {

@@ -162,6 +162,16 @@ pub enum Precision {
     F16,
 }
 
+impl Precision {
+    /// The dtype that it stands for.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::Bf16 => Dtype::Bf16,
+            Self::F16 => Dtype::F16,
+        }
+    }
+}
+
 /// A metric of the validations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

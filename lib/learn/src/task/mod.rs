@@ -150,6 +150,11 @@ pub trait Task: Send + Sync {
         Buffers::new()
     }
 
+    /// What `--check` examines besides the points of all tasks: a name, and what was found.
+    fn check(&self) -> Vec<(&'static str, Result<String>)> {
+        Vec::new()
+    }
+
     /// Other trained models required to use the model; a checkpoint's manifest records them.
     fn dependencies(&self) -> Dependencies {
         Dependencies::new()

@@ -34,7 +34,8 @@ pub use job::{Resume, TrainJob};
 pub use memory::MemoryAdaptation;
 pub use progress::Progress;
 pub use report::{
-    Absent, AbsentEstimate, CheckedEstimate, DryRun, Estimate, check, dry_run, estimate_absent,
+    Absent, AbsentEstimate, CheckPoint, CheckedEstimate, DryRun, Estimate, Outcome, check, dry_run,
+    estimate_absent,
 };
 pub use start::{Origin, startup_failed};
 pub use step::{Learner, Pending, UpdateResult};

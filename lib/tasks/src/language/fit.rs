@@ -43,6 +43,27 @@ pub(super) fn require_fit(config: &SftModel, info: &TokenInfo, folder: &Path) ->
     }
 }
 
+/// Describes the special tokens of a tokenizer. Errors: 78 for one that a model with `vocabulary` tokens does not have.
+pub(super) fn special_tokens(info: &TokenInfo, vocabulary: usize) -> Result<String> {
+    let own = &info.special;
+    let images = info.chat.as_ref().and_then(|chat| chat.images.as_ref());
+    let image = images.map(|images| images.token);
+    let all =
+        [("padding", Some(own.padding)), ("bos", own.bos), ("eos", own.eos), ("image", image)];
+    let all: Vec<(&str, i32)> =
+        all.into_iter().filter_map(|(name, id)| Some((name, id?))).collect();
+    let has = |id: i32| usize::try_from(id).is_ok_and(|id| id < vocabulary);
+    match all.iter().find(|(_, id)| !has(*id)) {
+        Some((name, id)) => Err(Error::config(format!(
+            "the token {name} is {id}, but model.decoder.vocab_size is {vocabulary}"
+        ))),
+        None => {
+            let all: Vec<String> = all.iter().map(|(name, id)| format!("{name} {id}")).collect();
+            Ok(format!("{}, of {} ids", all.join(", "), info.vocabulary))
+        }
+    }
+}
+
 /// Opens what the images of a set are cut with; None if it has no images. Errors: 65, 66; 78 when the model has no vision tower, or
 /// one for other patches.
 pub(super) fn image_tokens(config: &SftModel, set: &TokenSet) -> Result<Option<ImageTokens>> {

@@ -5,7 +5,8 @@ use super::vision::{Grid, Images};
 use data::images::RgbImage;
 use data::text::TokenSet;
 use data::text::chat::ImageTokens;
-use unix::{Error, Result};
+use rayon::prelude::*;
+use unix::{Error, Exit, Result};
 
 /// Some conversations with their images.
 pub struct Records<'a>(Vec<(Labelled<'a>, RecordPatches)>);
@@ -30,6 +31,30 @@ impl<'a> Records<'a> {
     /// The images of each conversation.
     pub fn images(&self) -> impl Iterator<Item = &RecordPatches> {
         self.0.iter().map(|(_, images)| images)
+    }
+}
+
+/// The most records whose images are decoded to check them.
+const CHECKED: usize = 256;
+
+/// Decodes the images of records and cuts them into patches: of all that have any, or of [`CHECKED`] spread over them; says how
+/// many. Errors: 65 with the images that are damaged.
+pub fn check<'a>(
+    records: impl Iterator<Item = (&'a TokenSet, usize)>,
+    tokens: &ImageTokens,
+) -> Result<String> {
+    let has_images =
+        |(set, i): &(&TokenSet, usize)| set.images(*i).map_or(true, |own| !own.is_empty());
+    let all: Vec<_> = records.filter(has_images).collect();
+    let count = all.len().min(CHECKED);
+    // The first and the last one are among them.
+    let spread = (0..count).map(|k| all[k * (all.len() - 1) / (count - 1).max(1)]);
+    let read = |(set, i): (&TokenSet, usize)| RecordPatches::of(set, i, Some(tokens)).err();
+    let damaged: Vec<Error> = spread.collect::<Vec<_>>().into_par_iter().filter_map(read).collect();
+    let of = format!("images of {count} of {} records", all.len());
+    match damaged.len() {
+        0 => Ok(format!("{of} decode, with as many patches as tokens")),
+        bad => Err(Error::list(Exit::Data, format!("{of} read: {bad} cannot be used"), &damaged)),
     }
 }
 

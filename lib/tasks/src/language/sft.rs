@@ -3,9 +3,9 @@
 
 use super::batch::{Labelled, Layout, by_length};
 use super::config::{Architecture, DecoderConfig};
-use super::fit::{image_tokens, require_fit, require_lengths, require_origin};
+use super::fit::{image_tokens, require_fit, require_lengths, require_origin, special_tokens};
 use super::model::{Decoder, Inputs, Sequences};
-use super::record_patches::Records;
+use super::record_patches::{self, Records};
 use super::rope::Rope;
 use super::vision::{VisionConfig, VisionTower};
 use crate::text::{Sets, TextData};
@@ -292,6 +292,16 @@ impl Task for SftTask {
         let logits = forward.to_param_dtype(&logits)?.value().to_host()?;
         let width = logits.width();
         Ok(Predictions::default().with("logits", width, logits.read::<f32>().to_vec()))
+    }
+
+    fn check(&self) -> Vec<(&'static str, Result<String>)> {
+        let tokenizer = special_tokens(self.sets.info(), self.model.vocabulary);
+        let validation = &self.sets.validation;
+        let validation = (0..validation.len()).map(|i| (validation, i));
+        let images = self.images.as_ref().map(|tokens| {
+            ("images", record_patches::check(self.sets.records().chain(validation), tokens))
+        });
+        [("tokenizer", tokenizer)].into_iter().chain(images).collect()
     }
 
     fn dependencies(&self) -> Dependencies {

@@ -1,7 +1,7 @@
 //! Estimates the resources of a run on GPUs that this machine does not have, from the shapes of its ops.
 
 use super::memory_parts::MemoryParts;
-use crate::config::{Precision, Training};
+use crate::config::Training;
 use crate::forward::Forward;
 use crate::params::ParamSet;
 use crate::recompute::Recompute;
@@ -223,10 +223,7 @@ fn of_training(
     let (task, mut params) = configured.open()?;
     let dtype = match training.amp {
         false => Dtype::F32,
-        true => match training.precision {
-            Precision::Bf16 => Dtype::Bf16,
-            Precision::F16 => Dtype::F16,
-        },
+        true => training.precision.dtype(),
     };
     let frozen = match &config.init {
         Some(init) => init.frozen_bytes(&params)? as f64,

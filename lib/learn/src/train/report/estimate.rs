@@ -91,7 +91,7 @@ fn predicted(
 
 /// Bytes of memory that a run could use: those that nothing uses, and those of this process. None for GPUs, whose memory
 /// other processes may use.
-fn available(device: Device) -> Option<u64> {
+pub(super) fn available(device: Device) -> Option<u64> {
     let free = unix::memory::available().filter(|_| device == Device::Cpu)?;
     Some(free + unix::memory::resident().unwrap_or(0))
 }

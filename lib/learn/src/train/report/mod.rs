@@ -10,7 +10,7 @@ mod system;
 mod timing;
 
 pub use absent::{Absent, AbsentEstimate, estimate as estimate_absent};
-pub use check::{CheckedEstimate, DryRun, check};
+pub use check::{CheckPoint, CheckedEstimate, DryRun, Outcome, check};
 pub use estimate::{Estimate, dry_run};
 
 use super::guard::{Mismatch, Spike};

@@ -4,7 +4,7 @@ mod failure;
 mod machine;
 mod origin;
 mod restart_count;
-mod resume;
+pub(super) mod resume;
 
 pub use failure::startup_failed;
 pub use origin::Origin;
@@ -174,14 +174,7 @@ fn resume_or_init<'a>(
         progress = progress_of(job, found)?;
         accepted = resume::changes(job, found, Some((&*task, &frozen)))?;
         resume::report(job, found, &accepted, &facts);
-        if progress.update > training.updates {
-            return Err(Error::config(format!(
-                "training.updates ({}) is below the {} already completed in {}; raise it or start a new run",
-                training.updates,
-                progress.update,
-                found.path().display()
-            )));
-        }
+        resume::require_updates(job, &progress, found)?;
     }
     let configured = progress.memory;
     progress.memory = configured.and(job.memory);

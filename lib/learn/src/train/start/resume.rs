@@ -202,6 +202,23 @@ pub(in crate::train) fn changes(
     Err(Error::list(Exit::Config, first, &changes))
 }
 
+/// Checks that the run does not end before the checkpoint. Errors: 78.
+pub(in crate::train) fn require_updates(
+    job: &TrainJob,
+    progress: &Progress,
+    found: &Loaded,
+) -> Result<()> {
+    let updates = job.task.config.training.updates;
+    if progress.update <= updates {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "training.updates ({updates}) is below the {} already completed in {}; raise it or start a new run",
+        progress.update,
+        found.path().display()
+    )))
+}
+
 /// Describes the frozen parameters as a dependency, which a checkpoint records instead of storing them; None if there
 /// are none.
 pub(in crate::train) fn frozen_parameters(
