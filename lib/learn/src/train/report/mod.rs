@@ -111,7 +111,6 @@ impl Reporter {
                 "ranks": job.ranks.size(),
                 "time_left": budget.to_string(),
                 "accepted": accepted,
-                "memory": progress.memory,
                 // Attempts without progress are counted from this record.
                 "restart": job.retry || !accepted.is_empty(),
             }),
