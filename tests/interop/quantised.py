@@ -57,7 +57,7 @@ def adapters(base, name, tokens, tokenizer, texts):
         back = train(f"{adapter}-run", tokens, files)
         compare(f"{name}: adapter of {targets} imported", theirs, tokenizer, texts, text.predictions(back, tokens))
         words = ["classify", "-c", "base.yaml", "-c", files, "--run", "none", "--check", "--json"]
-        count = json.loads(run("train-stage", *words))["parameters"]
+        count = json.loads(run("train-stage", *words).splitlines()[-1])["parameters"]
         trained = theirs.get_nb_trainable_parameters()[0]
         assert count == trained, f"{adapter}: {count} trained parameters, PEFT {trained}"
 

@@ -274,7 +274,7 @@ def kind_of_model(kind, folder, texts):
         back = train(f"{name}-run", tokens, files)
         compare(f"{kind} adapter of {targets} imported", theirs, tokenizer, texts, predictions(back, tokens))
         words = ["classify", "-c", "base.yaml", "-c", files, "--run", "none", "--check", "--json"]
-        count = json.loads(run("train-stage", *words))["parameters"]
+        count = json.loads(run("train-stage", *words).splitlines()[-1])["parameters"]
         trained = theirs.get_nb_trainable_parameters()[0]
         assert count == trained, f"{name}: {count} trained parameters, PEFT {trained}"
 

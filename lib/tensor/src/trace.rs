@@ -122,7 +122,7 @@ mod tests {
         let zeros = |shape: &[usize]| constant(Tensor::zeros(shape, Dtype::F32));
         let leaf = |shape: &[usize]| tape.leaf(Tensor::zeros(shape, Dtype::F32));
         let linear = || Linear { bias: false, activation: Activation::Identity };
-        let low_rank = || LowRank { scale: 1.0 };
+        let low_rank = || LowRank { scale: 1.0, merged: false };
         let (a, b) = (leaf(&[2, 5]), leaf(&[7, 2]));
         let loss = LinearCrossEntropy { ignore: -1, smoothing: 0.0 };
         let causal = Mask { causal: true, ..Mask::default() };

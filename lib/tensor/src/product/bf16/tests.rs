@@ -1,0 +1,259 @@
+use super::tiles::Tiles;
+use super::*;
+
+/// The registers of AMX in memory.
+pub(super) struct Soft([[[u8; 64]; 16]; 8]);
+
+fn f32_at(row: &[u8; 64], i: usize) -> f32 {
+    f32::from_le_bytes(std::array::from_fn(|byte| row[4 * i + byte]))
+}
+
+fn bf16_at(row: &[u8; 64], i: usize) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes([row[2 * i], row[2 * i + 1]])) << 16)
+}
+
+impl Tiles for Soft {
+    unsafe fn clear<const N: u8>(&mut self) {
+        self.0[N as usize] = [[0; 64]; 16];
+    }
+
+    unsafe fn load<const N: u8>(&mut self, from: *const u8, stride: usize) {
+        for (i, row) in self.0[N as usize].iter_mut().enumerate() {
+            // SAFETY: the caller guarantees the memory.
+            *row = unsafe { from.add(i * stride).cast::<[u8; 64]>().read_unaligned() };
+        }
+    }
+
+    unsafe fn store<const N: u8>(&mut self, to: *mut u8, stride: usize) {
+        for (i, row) in self.0[N as usize].iter().enumerate() {
+            // SAFETY: the caller guarantees the memory.
+            unsafe { to.add(i * stride).cast::<[u8; 64]>().write_unaligned(*row) };
+        }
+    }
+
+    unsafe fn dot<const C: u8, const A: u8, const B: u8>(&mut self) {
+        let [a, b] = [A, B].map(|n| self.0[n as usize]);
+        for (c, a) in self.0[C as usize].iter_mut().zip(&a) {
+            for n in 0..16 {
+                let mut sum = f32_at(c, n);
+                for (k, b) in b.iter().enumerate() {
+                    sum += bf16_at(a, 2 * k) * bf16_at(b, 2 * n);
+                    sum += bf16_at(a, 2 * k + 1) * bf16_at(b, 2 * n + 1);
+                }
+                c[4 * n..4 * n + 4].copy_from_slice(&sum.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// What multiplies: an implementation of this processor, or the kernel of AMX with registers in memory.
+#[derive(Clone, Copy, Debug)]
+enum By {
+    Level(Level),
+    Soft,
+}
+
+fn all() -> Vec<By> {
+    let levels = Level::all().map(By::Level);
+    // Packing needs AVX-512 BF16.
+    let soft = Level::Avx512.is_there().then_some(By::Soft);
+    let found: Vec<By> = levels.chain(soft).collect();
+    println!("{found:?}");
+    found
+}
+
+fn multiply(
+    by: By,
+    out: &mut [f32],
+    stride: usize,
+    scale: (f32, bool),
+    lhs: View<f32>,
+    rhs: View<f32>,
+) {
+    assert!((lhs.rows - 1) * stride + rhs.columns <= out.len());
+    let out = out.as_mut_ptr();
+    // SAFETY: the result fits, and the processor has the level.
+    unsafe {
+        match by {
+            By::Level(level) => product(level, out, stride, scale, lhs, rhs),
+            By::Soft => {
+                let kernel = Kernel::Soft(Box::new(Soft([[[1; 64]; 16]; 8])));
+                product_packed(kernel, out, stride, scale, lhs, rhs);
+            }
+        }
+    }
+}
+
+/// Pseudorandom numbers of many exponents.
+fn values(count: usize, seed: u64) -> Vec<f32> {
+    let mix = |i: usize| {
+        let x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            ^ seed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ x >> 29).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ x >> 32
+    };
+    (0..count)
+        .map(|i| {
+            let x = mix(i);
+            (x as u32 as f32 / 2.0_f32.powi(31) - 1.0) * 2.0_f32.powi((x >> 40) as i32 % 9 - 4)
+        })
+        .collect()
+}
+
+fn rounded(x: f32) -> f64 {
+    f64::from(f32::from_bits(u32::from(portable::round(x)) << 16))
+}
+
+/// Compares a product of an implementation with sums of rounded operands in f64.
+fn check(
+    by: By,
+    [m, n, k]: [usize; 3],
+    [ta, tb]: [bool; 2],
+    (alpha, add): (f32, bool),
+    pad: usize,
+) {
+    let of =
+        |x: &[f32], is_transposed: bool, [rows, columns]: [usize; 2], view: &dyn Fn(View<f32>)| {
+            match is_transposed {
+                false => view(View::new(x, rows, columns, columns + pad)),
+                true => view(View::new(x, columns, rows, rows + pad).transposed()),
+            }
+        };
+    let (a, b) =
+        (values((m + pad) * (k + pad), 1 + k as u64), values((n + pad) * (k + pad), 2 + m as u64));
+    of(&a, ta, [m, k], &|lhs| {
+        of(&b, tb, [k, n], &|rhs| {
+            let (stride, before) = (n + pad, values(m * (n + pad), 3));
+            let mut out = before.clone();
+            multiply(by, &mut out, stride, (alpha, add), lhs, rhs);
+            for row in 0..m {
+                for column in 0..stride {
+                    let (found, was) = (out[row * stride + column], before[row * stride + column]);
+                    if column >= n {
+                        assert_eq!(found, was, "{by:?}: outside of the result");
+                        continue;
+                    }
+                    let mut sum = if add { f64::from(was) } else { 0.0 };
+                    let mut size = sum.abs();
+                    for i in 0..k {
+                        let x = rounded(lhs.data[row * lhs.row_stride + i * lhs.column_stride]);
+                        let y = rounded(rhs.data[i * rhs.row_stride + column * rhs.column_stride]);
+                        sum += f64::from(alpha) * x * y;
+                        size += (f64::from(alpha) * x * y).abs();
+                    }
+                    // k sums, each rounded to 24 bits (Higham 2002, section 3.1), the product with alpha, and subnormal results.
+                    let bound = (k + 3) as f64 * f64::from(f32::EPSILON) / 2.0 * size + 1e-37;
+                    let error = (f64::from(found) - sum).abs();
+                    assert!(
+                        error <= bound,
+                        "{by:?} {m}x{n}x{k} {ta} {tb} {alpha} {add}: {found} {sum}"
+                    );
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn every_size_and_transposition_is_right() {
+    let most = if std::env::var_os("TORTURE").is_some() { 70 } else { 34 };
+    for by in all() {
+        for (m, n, k) in (1..=most).flat_map(|m| {
+            [(m, 35 - m.min(34), m), (m, m, 1), (17, m, 33), (m, 16, most), (1, m, m)]
+        }) {
+            for i in 0..4 {
+                let scale =
+                    if (m + n + k) % 2 == 0 { (1.0, i % 2 == 0) } else { (-0.5, i % 2 == 1) };
+                check(by, [m, n, k], [i & 1 == 1, i & 2 == 2], scale, (m + i) % 3);
+            }
+        }
+        let mut next = 7_u64;
+        let mut random = |most: u64| {
+            next = next
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (next >> 33) % most
+        };
+        for _ in 0..60 {
+            let sizes = std::array::from_fn(|_| 1 + random(300) as usize);
+            let scale = ([1.0, 2.5][random(2) as usize], random(2) == 1);
+            check(by, sizes, [random(2) == 1, random(2) == 1], scale, random(2) as usize);
+        }
+        check(by, [33, 47, 1100], [false, true], (1.0, true), 0);
+    }
+}
+
+#[test]
+fn rounding_is_that_of_the_instructions() {
+    let cases = [
+        0_u32,
+        0x8000_0000,
+        1,
+        0x007f_ffff,
+        0x8000_0123,
+        0x0080_0000,
+        0x3f80_8000,
+        0x3f81_8000,
+        0x3f80_8001,
+        0x7f7f_ffff,
+        0xff7f_ffff,
+        0x7f80_0000,
+        0xff80_0000,
+        0x7f80_0001,
+        0x7fff_ffff,
+        0xffc0_1234,
+        0x3f80_7fff,
+    ];
+    let expected = |x: f32| match x {
+        x if x.is_nan() => f64::NAN,
+        x if x.is_subnormal() => 0.0,
+        x => half::bf16::from_f32(x).to_f64(),
+    };
+    for by in all() {
+        let one = [1.0_f32];
+        for bits in cases {
+            let (x, mut out) = (f32::from_bits(bits), [0.0]);
+            multiply(
+                by,
+                &mut out,
+                1,
+                (1.0, false),
+                View::new(&[x], 1, 1, 1),
+                View::new(&one, 1, 1, 1),
+            );
+            let is_same =
+                |found: f32| f64::from(found) == expected(x) || found.is_nan() && x.is_nan();
+            assert!(is_same(out[0]), "{by:?} {bits:x}: {}", out[0]);
+            multiply(
+                by,
+                &mut out,
+                1,
+                (1.0, false),
+                View::new(&one, 1, 1, 1),
+                View::new(&[x], 1, 1, 1),
+            );
+            assert!(is_same(out[0]), "{by:?} {bits:x}: {}", out[0]);
+        }
+        // Infinity times zero, and what is missing in a tile, are not mixed up.
+        let mut out = [7.0; 2];
+        let lhs = [f32::INFINITY, 1.0, f32::NEG_INFINITY, 2.0];
+        multiply(
+            by,
+            &mut out,
+            1,
+            (1.0, false),
+            View::new(&lhs, 2, 2, 2),
+            View::new(&[1.0, 3.0], 2, 1, 1),
+        );
+        assert_eq!(out, [f32::INFINITY, f32::NEG_INFINITY], "{by:?}");
+        multiply(
+            by,
+            &mut out,
+            1,
+            (1.0, false),
+            View::new(&lhs, 2, 2, 2),
+            View::new(&[0.0, 3.0], 2, 1, 1),
+        );
+        assert!(out[0].is_nan() && out[1].is_nan(), "{by:?}: {out:?}");
+    }
+}
