@@ -338,6 +338,40 @@ fn a_run_adapts_to_the_memory_of_its_device_and_stays_adapted() {
     assert!(output.stderr.lines().last().unwrap().contains("has no memory for a tensor of"));
 }
 
+/// On the CPU, amp rounds the operands of products.
+#[test]
+fn amp_on_the_cpu_resumes_to_the_bit_with_any_number_of_threads() {
+    let folder = prepare();
+    let folder = folder.path();
+    let amp = "-s training.amp=true -s training.validation_amp=true";
+    train_on("cpu", folder, "f32", "");
+    train_on("cpu", folder, "whole", amp);
+    let difference = distance(&losses(folder, "whole"), &losses(folder, "f32"));
+    // Operands have 8 significant bits; an update changes what the next ones differ by.
+    assert!((1e-5..0.1).contains(&difference), "{difference}");
+    let command = format!("train-stage operator -c operator.yaml --device cpu {amp} --run");
+    let killed = shell(folder, &format!("FAIL=log.write:14=kill {command} killed"));
+    assert_eq!(killed.status, Some(137), "{}", killed.stderr);
+    for (run, threads) in [("killed", 1), ("threads", 4)] {
+        train_on("cpu", folder, run, &format!("{amp} -s training.threads={threads}"));
+        assert!(outcome(folder, run) == outcome(folder, "whole"), "{run}");
+    }
+    let recorded = |run: &str| {
+        let text = std::fs::read(folder.join(run).join("env.json")).unwrap();
+        let attempts: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        attempts[0]["bf16_products"].clone()
+    };
+    assert!(["portable", "avx512", "amx"].iter().any(|level| recorded("whole") == *level));
+    assert_eq!(recorded("f32"), serde_json::Value::Null);
+    let limited = shell(folder, &format!("LONGHAUL_CPU=portable {command} portable"));
+    assert_eq!(limited.status, Some(0), "{}", limited.stderr);
+    assert!(limited.stderr.contains("training.amp: "), "{}", limited.stderr);
+    assert_eq!(recorded("portable"), "portable");
+    let refused = shell(folder, &format!("LONGHAUL_CPU=sse {command} refused"));
+    assert_eq!(refused.status, Some(2), "{}", refused.stderr);
+    assert!(refused.stderr.contains("use portable, avx512 or amx"), "{}", refused.stderr);
+}
+
 #[test]
 fn unsupported_device_options_are_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();

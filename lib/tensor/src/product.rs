@@ -5,9 +5,10 @@
 //! threads. Products of the few rows of a step of generation, which are bound by reading the other matrix, have code of
 //! their own (`few`).
 
+pub mod bf16;
 mod few;
 
-use crate::dtype::{Float, bf16};
+use crate::dtype::{Float, bf16 as Bf16};
 pub(crate) use few::FEW;
 use gemm_common::Parallelism;
 use std::ops::Range;
@@ -149,13 +150,34 @@ pub unsafe fn product_into<T: Float>(
     rhs: View<T>,
 ) {
     assert_eq!(lhs.columns, rhs.rows, "inner sizes of a matrix product");
-    let beta = if add { T::ONE } else { T::ZERO };
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
+    // SAFETY: the caller guarantees `out`; T is f32.
+    if unsafe { bf16::product_if_on(out, row_stride, (alpha, add), lhs, rhs) } {
+        return count(start);
+    }
     // SAFETY: the caller guarantees `out`.
     if lhs.of_steps && unsafe { few::product(out, row_stride, (alpha, add), lhs, rhs) } {
         return count(start);
     }
-    let (mut lhs, mut rhs, mut strides) = (lhs, rhs, [1, row_stride as isize]);
+    // SAFETY: as above.
+    unsafe { gemm(out, row_stride, (alpha, add), lhs, rhs) };
+    count(start);
+}
+
+/// Computes out = alpha·lhs·rhs, or out += alpha·lhs·rhs if `add` is set, by the `gemm` crates.
+///
+/// # Safety
+/// As for [`product_into`]; the inner sizes agree.
+unsafe fn gemm<T: Float>(
+    out: *mut T,
+    row_stride: usize,
+    (alpha, add): (T, bool),
+    lhs: View<T>,
+    rhs: View<T>,
+) {
+    let (mut lhs, mut rhs) = (lhs, rhs);
+    let beta = if add { T::ONE } else { T::ZERO };
+    let mut strides = [1, row_stride as isize];
     if row_stride > 1 {
         // The kernels prefer column-major results: compute the transposed product rhsᵀ·lhsᵀ.
         (lhs, rhs) = (rhs.transposed(), lhs.transposed());
@@ -186,7 +208,6 @@ pub unsafe fn product_into<T: Float>(
             Parallelism::None,
         );
     }
-    count(start);
 }
 
 /// Computes out (+)= lhs·rowsᵀ for few single steps of sequences, at most [`FEW`], and the rows of a matrix in bf16: with the
@@ -202,7 +223,7 @@ pub(crate) unsafe fn steps_into<T: Float>(
     row_stride: usize,
     add: bool,
     lhs: View<T>,
-    rows: View<bf16>,
+    rows: View<Bf16>,
 ) {
     assert!(lhs.rows <= FEW, "{} steps", lhs.rows);
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
@@ -217,7 +238,11 @@ pub(crate) unsafe fn steps_into<T: Float>(
 /// If the sizes do not fit, or the elements of a row of lhs or of rhs are not adjacent in memory.
 pub(crate) fn narrow<T: Float>(out: &mut [T], alpha: T, lhs: View<T>, rhs: View<T>) {
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
-    few::narrow(out, alpha, lhs, rhs);
+    assert!(lhs.columns == rhs.rows && lhs.rows * rhs.columns <= out.len(), "sizes of a product");
+    // SAFETY: `out` is borrowed exclusively and large enough.
+    if !unsafe { bf16::product_if_on(out.as_mut_ptr(), rhs.columns, (alpha, false), lhs, rhs) } {
+        few::narrow(out, alpha, lhs, rhs);
+    }
     count(start);
 }
 

@@ -1,6 +1,6 @@
 //! Checks that repeated training is bit-identical.
 
-use super::memory::MemoryAdaptation;
+use super::Progress;
 use super::step::{Files, Trainer};
 use crate::task::ConfiguredTask;
 use dist::Solo;
@@ -56,7 +56,7 @@ fn train(configured: &ConfiguredTask, device: Device, updates: u64) -> Result<(S
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, None)?;
     let mut trainer =
-        Trainer::new(configured, device, &Solo, (task, params), MemoryAdaptation::default())?;
+        Trainer::new(configured, device, &Solo, (task, params), &Progress::default())?;
     for update in 0..updates {
         trainer.step(update, 0)?.wait(Instant::now())?;
     }

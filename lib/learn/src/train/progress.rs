@@ -51,9 +51,16 @@ pub struct Progress {
     /// The `--resume` that this state descends from; None if every attempt used `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
+    /// Whether the run was begun by a version that computed in f32 on the CPU whatever `training.amp` was: it continues so.
+    #[serde(default = "yes")]
+    pub f32_on_cpu: bool,
     /// How the run was adapted to the memory of its device.
     #[serde(default, skip_serializing_if = "MemoryAdaptation::is_none")]
     pub memory: MemoryAdaptation,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Progress {

@@ -8,16 +8,18 @@ use crate::params::ParamSet;
 use crate::score::{Metrics, Scores};
 use crate::task::{ConfiguredTask, Task};
 use dist::Collective;
+use tensor::product::bf16;
 use tensor::{Dtype, Tape};
 use unix::Result;
 
 /// Computes the metrics of `params` on `training.validation_samples` samples, spread evenly over the validation split,
 /// or on all samples for 0. Batches are distributed over the ranks and their scores are merged in batch order, so the
-/// result is bit-identical for any number of ranks.
+/// result is bit-identical for any number of ranks. `f32_on_cpu` is that of the run's progress.
 pub fn validate(
     task: &dyn Task,
     params: &ParamSet,
     training: &Training,
+    f32_on_cpu: bool,
     ranks: &dyn Collective,
 ) -> Result<Metrics> {
     let samples = spread(task.validation_samples(), training.validation_samples);
@@ -26,7 +28,8 @@ pub fn validate(
         true => numerics::dtype(training, params.trained.device()),
         false => Dtype::F32,
     };
-    numerics::set_matmul_modes([training.tf32, training.wgmma]);
+    let device = params.trained.device();
+    numerics::Products::new(training, training.validation_amp, device, f32_on_cpu).set();
     let mut own = Vec::new();
     for batch in batches.iter().skip(ranks.rank()).step_by(ranks.size()) {
         let mut scores = Scores::default();
@@ -35,6 +38,7 @@ pub fn validate(
         task.evaluate(&forward, batch, &mut scores)?;
         own.push(scores);
     }
+    bf16::set_on(false);
     let by_rank = gather(ranks, own)?;
     let mut all = Scores::default();
     for number in 0..batches.len() {

@@ -18,7 +18,7 @@ const OF_SBATCH: &str = "\
 type Check = fn(&str) -> Option<String>;
 
 /// The variables that longhaul and pipeline.sh read in a job, with their checks before submission.
-const LONGHAUL_VARIABLES: [(&str, Check); 15] = [
+const LONGHAUL_VARIABLES: [(&str, Check); 16] = [
     ("LONGHAUL_SETUP", setup),
     ("LONGHAUL_INSIDE", anything),
     ("LONGHAUL_MPI", anything),
@@ -43,6 +43,10 @@ const LONGHAUL_VARIABLES: [(&str, Check); 15] = [
     ("LONGHAUL_NCCL", anything),
     ("LONGHAUL_NVRTC", anything),
     ("LONGHAUL_KERNEL_CACHE", anything),
+    ("LONGHAUL_CPU", |text| {
+        let is_known = ["portable", "avx512", "amx"].contains(&text);
+        (!is_known).then(|| "expected portable, avx512 or amx".into())
+    }),
     ("LONGHAUL_DEVICE_MEMORY", anything),
     ("LONGHAUL_SHARED_MEMORY", anything),
 ];

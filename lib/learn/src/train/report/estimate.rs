@@ -4,7 +4,7 @@ use super::absent::memory_of;
 use super::predict::predict;
 use crate::recompute::RecomputePlan;
 use crate::task::{self, ConfiguredTask};
-use crate::train::MemoryAdaptation;
+use crate::train::Progress;
 use crate::train::step::Trainer;
 use dist::Solo;
 use serde::Serialize;
@@ -77,7 +77,7 @@ fn start(configured: &ConfiguredTask, device: Device) -> Result<Trainer<'_>> {
     can_be_tried(configured, device)?;
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, None)?;
-    Trainer::new(configured, device, &Solo, (task, params), MemoryAdaptation::default())
+    Trainer::new(configured, device, &Solo, (task, params), &Progress::default())
 }
 
 fn predicted(

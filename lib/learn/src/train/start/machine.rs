@@ -1,16 +1,23 @@
 //! Compares the program and machine with those that wrote a checkpoint.
 
 use crate::checkpoint::Loaded;
+use crate::config::Training;
 use serde_json::{Map, Value, json};
 use tensor::Device;
-use unix::{cli, host};
+use tensor::product::bf16;
+use unix::{Result, cli, host};
 
 /// Maximum size of `env.json` in bytes.
 const MAX_BYTES: u64 = 100_000_000;
 
 /// Returns the facts for `env.json` that may affect the last bits of a result.
-pub(in crate::train) fn facts(device: Device) -> Value {
-    json!({"device": device.to_string(), "vectors": tensor::simd::level()})
+/// Errors: 2 when LONGHAUL_CPU is no level.
+pub(in crate::train) fn facts(device: Device, training: &Training) -> Result<Value> {
+    let mut facts = json!({"device": device.to_string(), "vectors": tensor::simd::level()});
+    if training.amp && device == Device::Cpu {
+        facts["bf16_products"] = json!(bf16::level()?.name());
+    }
+    Ok(facts)
 }
 
 /// Describes the differences from the attempt that wrote the checkpoint, e.g. "version 0.1.0, now 0.2.0"; None if there
@@ -24,7 +31,7 @@ pub(in crate::train) fn differences(found: &Loaded, facts: &Value) -> Option<Str
     if let Some(was) = entry_of(found) {
         let mut now = facts.clone();
         now["cpu"] = json!(host::cpu_model());
-        for key in ["cpu", "vectors", "device"] {
+        for key in ["cpu", "vectors", "device", "bf16_products"] {
             let of = |value: Option<&Value>| value.cloned().unwrap_or_default();
             pairs.push((key, of(was.get(key)), of(now.get(key))));
         }

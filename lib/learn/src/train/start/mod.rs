@@ -168,7 +168,7 @@ fn resume_or_init<'a>(
     })?;
     job.task.init(&mut params, found.as_ref())?;
     let frozen = resume::frozen_parameters(job, &params)?;
-    let facts = machine::facts(job.device);
+    let facts = machine::facts(job.device, training)?;
     let (mut progress, mut accepted) = (Progress::default(), Vec::new());
     if let Some(found) = &found {
         progress = progress_of(job, found)?;
@@ -272,7 +272,7 @@ fn session<'a>(
     found: Option<&Loaded>,
     (reporter, writer): (Reporter, Option<RunWriter>),
 ) -> Result<Session<'a>> {
-    let mut trainer = Trainer::new(&job.task, job.device, job.ranks, opened, progress.memory)?;
+    let mut trainer = Trainer::new(&job.task, job.device, job.ranks, opened, &progress)?;
     if let Some(found) = found {
         let learner = &mut trainer.learner;
         learner.assign(&progress, found).context(|| found.path().display().to_string())?;

@@ -206,7 +206,7 @@ impl Learner {
         batch: &Batch,
         numerics: &Numerics,
     ) -> Result<ForwardLoss> {
-        super::numerics::set_matmul_modes(numerics.products);
+        numerics.products.set();
         numerics.recompute.begin_pass(batch.variant());
         let tape = Tape::new();
         let forward = Forward::training(&tape, &self.params)
@@ -252,6 +252,8 @@ impl Learner {
         frozen: &[&str],
         ranks: &dyn Collective,
     ) -> Result<Pending> {
+        // The products of an optimizer are those of f32.
+        tensor::product::bf16::set_on(false);
         let factor = self.schedule.factor(update) * self.plateau_factor;
         let learning_rate = self.optimizer.learning_rate * factor;
         let [sums, weights] =

@@ -19,7 +19,7 @@ use crate::config::{Config, Training};
 use crate::params::ParamSet;
 use crate::score::Metrics;
 use crate::task::{Batch, ConfiguredTask, Task};
-use crate::train::MemoryAdaptation;
+use crate::train::Progress;
 use compiled::Compiled;
 use data::loader::{Ahead, Mixture, Prefetch};
 use dist::Collective;
@@ -45,24 +45,26 @@ pub struct Trainer<'a> {
     compiled: Compiled,
     /// Threads that prepare batches; started when an update first needs a batch.
     batches: Option<Prefetch<Batch>>,
+    /// [`Progress::f32_on_cpu`].
+    f32_on_cpu: bool,
 }
 
 impl<'a> Trainer<'a> {
-    /// Creates the state before the first update, with initial parameters `params`, adapted to `memory`. Errors: 78 when the batch cannot be
-    /// divided among the ranks as configured; errors of the device.
+    /// Creates the state before the first update, with initial parameters `params`, computed as `progress` says. Errors: 78
+    /// when the batch cannot be divided among the ranks as configured; errors of the device.
     pub fn new(
         configured: &'a ConfiguredTask,
         device: Device,
         ranks: &'a dyn Collective,
         (task, params): (Box<dyn Task>, ParamSet),
-        memory: MemoryAdaptation,
+        progress: &Progress,
     ) -> Result<Self> {
         let config = &configured.config;
         let slices = MicroBatches::new(&config.training, ranks.rank(), ranks.size())?;
         Ok(Self {
-            micro_batches: if memory.halved { slices.halved() } else { slices },
+            micro_batches: if progress.memory.halved { slices.halved() } else { slices },
             learner: Learner::new(params.to_device(device)?, config, ranks)?,
-            numerics: Numerics::new(&config.training, device, memory.recomputed),
+            numerics: Numerics::new(&config.training, device, progress),
             compiled: Compiled::new(config.training.compile, device),
             task: Arc::from(task),
             config: config.clone(),
@@ -70,6 +72,7 @@ impl<'a> Trainer<'a> {
             device,
             exchange: None,
             batches: None,
+            f32_on_cpu: progress.f32_on_cpu,
         })
     }
 
@@ -110,7 +113,8 @@ impl<'a> Trainer<'a> {
     /// Computes the metrics on the validation split.
     pub fn validate(&self) -> Result<Metrics> {
         let params = self.learner.evaluation_params();
-        super::validation::validate(&*self.task, &params, &self.config.training, self.ranks)
+        let (training, f32_on_cpu) = (&self.config.training, self.f32_on_cpu);
+        super::validation::validate(&*self.task, &params, training, f32_on_cpu, self.ranks)
     }
 
     /// Returns the batch of this rank's first pass of an update.

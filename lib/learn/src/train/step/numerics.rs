@@ -2,7 +2,9 @@
 
 use crate::config::{Precision, Training};
 use crate::recompute::Recompute;
+use crate::train::Progress;
 use std::rc::Rc;
+use tensor::product::bf16::{self, Level};
 use tensor::{Device, Dtype};
 
 /// Numerics of forward and backward passes.
@@ -12,31 +14,72 @@ pub struct Numerics {
     pub dtype: Dtype,
     /// Decides which blocks of the model are recomputed in the backward pass.
     pub recompute: Rc<Recompute>,
-    /// Settings `training.tf32` and `training.wgmma`.
-    pub products: [bool; 2],
+    /// How matrix products are computed.
+    pub products: Products,
+}
+
+/// How matrix products of f32 are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct Products {
+    /// `training.tf32`: on a GPU.
+    tf32: bool,
+    /// `training.wgmma`: on a GPU.
+    wgmma: bool,
+    /// Whether operands are rounded to bf16 on the CPU, `training.amp` there.
+    bf16: bool,
+}
+
+impl Products {
+    /// The products of passes of `training`, or of its validations, on `device`. `f32_on_cpu` is [`Progress::f32_on_cpu`].
+    pub fn new(training: &Training, amp: bool, device: Device, f32_on_cpu: bool) -> Self {
+        let is_bf16 = training.amp && training.precision == Precision::Bf16;
+        Self {
+            tf32: training.tf32,
+            wgmma: training.wgmma,
+            bf16: amp && is_bf16 && device == Device::Cpu && !f32_on_cpu,
+        }
+    }
+
+    /// Sets these modes for the pass about to begin. They are process-wide, and other models in the process may use
+    /// different ones.
+    pub fn set(self) {
+        tensor::kernel::set_tf32(self.tf32);
+        tensor::kernel::set_wgmma(self.wgmma);
+        bf16::set_on(self.bf16);
+    }
 }
 
 impl Numerics {
-    /// Chooses the numerics for `training` on `device`, with all blocks `recomputed` or as configured; prints a note if the
-    /// device does not support 16-bit floats.
-    pub fn new(training: &Training, device: Device, recomputed: bool) -> Self {
+    /// Chooses the numerics for `training` on `device`; prints a note about 16-bit floats on the CPU.
+    pub fn new(training: &Training, device: Device, progress: &Progress) -> Self {
+        let products = Products::new(training, true, device, progress.f32_on_cpu);
         if training.amp && device == Device::Cpu {
-            unix::note!("training.amp has no effect on the CPU, which computes in f32");
+            let says = match (products.bf16, bf16::level()) {
+                (false, _) if training.precision == Precision::F16 => {
+                    "has no effect with training.precision f16 on the CPU, which computes in f32"
+                }
+                (false, _) => {
+                    "has no effect: the run was begun by a version that computed in f32 on the CPU"
+                }
+                (true, Ok(Level::Amx)) => "products of bf16 by AMX",
+                (true, Ok(Level::Avx512)) => "products of bf16 by AVX-512",
+                (true, _) => {
+                    "operands of products are rounded to bf16 and multiplied in f32, because this processor has no faster \
+                     instruction for them; f32 would be faster"
+                }
+            };
+            unix::note!("training.amp: {says}");
         }
-        let recompute = Rc::new(Recompute::new(if recomputed { 0.0 } else { training.mem_budget }));
-        let products = [training.tf32, training.wgmma];
+        let recompute = Rc::new(Recompute::new(if progress.memory.recomputed {
+            0.0
+        } else {
+            training.mem_budget
+        }));
         Self { dtype: dtype(training, device), recompute, products }
     }
 }
 
-/// Sets the matrix-product modes, tf32 and wgmma, for the pass about to begin. They are process-wide, and other models
-/// in the process may use different ones.
-pub(in crate::train) fn set_matmul_modes([tf32, wgmma]: [bool; 2]) {
-    tensor::kernel::set_tf32(tf32);
-    tensor::kernel::set_wgmma(wgmma);
-}
-
-/// Returns the compute dtype of the model; the CPU only supports f32.
+/// Returns the compute dtype of the model; the CPU computes in f32, where products may round their operands.
 pub(in crate::train) fn dtype(training: &Training, device: Device) -> Dtype {
     match (training.amp && device != Device::Cpu, training.precision) {
         (false, _) => Dtype::F32,

@@ -43,7 +43,7 @@ impl Level {
 /// The environment variable that limits the choice.
 const VARIABLE: &str = "LONGHAUL_CPU";
 
-/// The limit that LONGHAUL_CPU sets. Errors: 64 when it is no level.
+/// The limit that LONGHAUL_CPU sets. Errors: 2 when it is no level.
 fn limit() -> Result<Option<Level>> {
     let Some(text) = std::env::var_os(VARIABLE).filter(|text| !text.is_empty()) else {
         return Ok(None);
@@ -64,7 +64,7 @@ fn is_of_intel() -> bool {
 /// The implementation for products of this process. With LONGHAUL_CPU, it is the highest one of the processor up to that.
 /// Otherwise it is the fastest: AMX, or AVX-512 BF16 but for Intel's processors, which execute `vdpbf16ps` at half the rate of
 /// the multiplications and additions of f32 (82 and 167 GFLOP/s on a core of family 6, model 207), or the portable one.
-/// Errors: 64 when LONGHAUL_CPU is no level.
+/// Errors: 2 when LONGHAUL_CPU is no level.
 pub fn level() -> Result<Level> {
     limit().map(choice)
 }
