@@ -3,6 +3,7 @@
 // Every test file is a separate crate and uses only some of these functions.
 #![allow(dead_code)]
 
+pub mod images;
 pub mod pty;
 pub mod run;
 

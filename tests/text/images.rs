@@ -1,5 +1,6 @@
 //! Conversations with images, as users train on them.
 
+use crate::common::images::{ADAPTED, DATA, SMALL};
 use crate::common::shell;
 use crate::records::{done, refused};
 use report::evaluation::MetricsFile;
@@ -7,17 +8,6 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-const DATA: &str = "ds-prep gen headers --samples 60 --rows 1..2 --seed 3 -o raw
-    ds-prep import raw/pages.jsonl --columns raw/columns.yaml -o store
-    ds-prep split store --train 70% --validation 15% --test 15% --seed 1 -o split.json
-    ds-prep vocabulary split.json --size 262 --patch-size 8 -o tokenizer
-    ds-prep tokenize split.json --tokenizer tokenizer --max-length 160 -o tokens
-    train-stage sft --example > sft.yaml";
-const SMALL: &str = "train-stage sft -c sft.yaml -s training.log_every=1 -s schedule=[] -s optimizer.groups=[] \
-    -s model.decoder.hidden_size=32 -s model.decoder.intermediate_size=64 -s model.decoder.num_hidden_layers=2 \
-    -s model.decoder.head_dim=8 -s training.batch_size=4 -s model.decoder.tie_word_embeddings=true \
-    -s 'model.vision={depth: 2, hidden_size: 32, num_heads: 2, intermediate_size: 64, patch_size: 8, out_hidden_size: 32, \
-    num_position_embeddings: 64, deepstack_visual_indexes: [0], mrope_section: [2, 1, 1], image_token_id: 261}'";
 const RANKS: &str = "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 RAYON_NUM_THREADS=1 mpirun --bind-to none \
     --oversubscribe -n 2";
 
@@ -40,9 +30,7 @@ fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
     done(folder, &format!("{SMALL} {length} --run whole"));
     // The same, then adapted in 4 bits; killed between checkpoints, and with another number of threads and workers. A read
     // that fails once is repeated.
-    let adapted = "-s init.from=whole -s init.storage=nf4 -s 'model.lora={r: 4, alpha: 8, targets: all-linear}' \
-                   -s optimizer.method.kind=adamw8bit";
-    for (name, options) in [("again", ""), ("adapted", adapted)] {
+    for (name, options) in [("again", ""), ("adapted", ADAPTED)] {
         let run = format!("{SMALL} {length} {options}");
         done(folder, &format!("{run} --run {name}"));
         let killed = shell(folder, &format!("FAIL=log.write:9=kill {run} --run {name}-killed"));
@@ -98,6 +86,11 @@ fn a_model_of_images_trains_answers_and_resumes_to_the_bit() {
 
 /// A folder, a file, and lines with paths give the same answers; the images are those of the validation.
 fn predictions(folder: &Path) {
+    // A model that has learned little repeats itself.
+    let all =
+        done(folder, "evaluate predict whole --inputs raw/images/0000 --max-new-tokens 140 -o -")
+            .stdout;
+    assert_eq!(all.matches("\"tokens\":128,\"finish\":\"runaway\"").count(), 60);
     let predict = "evaluate predict adapted --max-new-tokens 8";
     done(folder, "mkdir some; cp raw/images/0000/000000[0-4].png some; ls some > names");
     done(

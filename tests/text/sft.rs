@@ -69,8 +69,10 @@ fn a_decoder_learns_formats_answers_prompts_and_resumes_to_the_bit() {
     let exact = rows.iter().filter(|row| row["exact_match"] == true).count();
     assert_eq!(exact as f64 / rows.len() as f64, value("sft", "exact_match"));
     assert!(rows.iter().all(|row| (row["text"] == row["answer"]) == (row["exact_match"] == true)));
-    let ends = &scores.details["answers"];
-    let ends: u64 = ends.as_object().unwrap().values().map(|n| n.as_u64().unwrap()).sum();
+    let ends = scores.details["answers"].as_object().unwrap();
+    let names: Vec<&str> = ends.keys().map(String::as_str).collect();
+    assert_eq!(names, ["stop", "length", "runaway", "no_room", "no_answer"]);
+    let ends: u64 = ends.values().map(|n| n.as_u64().unwrap()).sum();
     assert_eq!(ends, scores.scores.samples);
     done(folder, "evaluate score run --data tokens -o losses --max-new-tokens 0");
     let only = MetricsFile::read(&folder.join("losses")).unwrap();

@@ -64,8 +64,8 @@ pub enum Finish {
     Stop,
     /// `max_new_tokens` were generated.
     Length,
-    /// The last `max_repeat` tokens repeat a block.
-    Repetition,
+    /// The last `max_repeat` tokens only repeat a block.
+    Runaway,
 }
 
 /// A continuation.

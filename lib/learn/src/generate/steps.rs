@@ -107,7 +107,7 @@ impl Sample {
             self.seen.insert(token);
         }
         if repeats(&self.ids, options.max_repeat) {
-            self.finish = Some(Finish::Repetition);
+            self.finish = Some(Finish::Runaway);
         } else if self.ids.len() >= options.max_new_tokens {
             self.finish = Some(Finish::Length);
         }

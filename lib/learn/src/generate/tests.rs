@@ -97,7 +97,7 @@ fn the_first_of_equal_logits_is_taken() {
 }
 
 #[test]
-fn repetition_ends_a_sample() {
+fn a_runaway_sample_ends() {
     let block = [5, 6, 7];
     let model = Fake::new(|ids: &[i32]| match ids.len() {
         1..5 => one_hot(ids.len() as i32, 10),
@@ -106,7 +106,7 @@ fn repetition_ends_a_sample() {
     let prompts = [Prompt { ids: &[0], number: 0 }];
     let options = Generation { max_repeat: 13, ..options(100, &[]) };
     let found = generate(&model, &prompts, &options).unwrap();
-    assert_eq!(found[0].finish, Finish::Repetition);
+    assert_eq!(found[0].finish, Finish::Runaway);
     // Four other tokens, then the 13 of four blocks and one token.
     assert_eq!(found[0].ids.len(), 17);
     let cycle = |period: i32, len: i32| (0..len).map(|i| i % period).collect::<Vec<i32>>();

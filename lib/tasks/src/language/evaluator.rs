@@ -192,7 +192,7 @@ impl LanguageEvaluator {
         Map::from_iter([
             ("stop".to_string(), count(Some(Finish::Stop)).into()),
             ("length".into(), cut.into()),
-            ("repetition".into(), count(Some(Finish::Repetition)).into()),
+            ("runaway".into(), count(Some(Finish::Runaway)).into()),
             ("no_room".into(), count(None).into()),
             ("no_answer".into(), found.iter().filter(|own| own.answer.is_none()).count().into()),
         ])

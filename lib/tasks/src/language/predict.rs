@@ -160,7 +160,7 @@ impl Predictor for LanguagePredictor {
     }
 
     /// One line per prompt: its `line`, its `id` if it has one, the `text` of the answer, its number of `tokens`, and
-    /// `finish`, why it ended: `stop`, `length` or `repetition`; or, of a prompt that cannot be read, the `error` instead of
+    /// `finish`, why it ended: `stop`, `length` or `runaway`; or, of a prompt that cannot be read, the `error` instead of
     /// these three.
     fn predict(&self, prompts: Vec<Numbered>) -> Result<Answered> {
         let at = |own: &NewPrompt| format!("{}: line {}", self.inputs.display(), own.line);
