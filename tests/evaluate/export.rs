@@ -73,7 +73,7 @@ fn the_golden_run_gives_the_golden_files() {
     let (made, expected) = (tree(&folder.path().join("made")), tree(Path::new(expected)));
     let names = |tree: &BTreeMap<String, Vec<u8>>| tree.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&made), names(&expected));
-    assert_eq!(made.len(), 8);
+    assert_eq!(made.len(), 13);
     for (name, bytes) in &made {
         assert!(*bytes == expected[name], "{name} differs");
     }
@@ -239,6 +239,12 @@ fn secrets_are_in_no_export() {
     let folder = folder.path();
     let config = folder.join("small/config.yaml");
     fs::write(&config, "a: planted-secret\nb: [x planted-secret]\n").unwrap();
+    for name in ["worst.jsonl", "worst.html"] {
+        let path = folder.join("scores").join(name);
+        let text = fs::read_to_string(&path).unwrap();
+        let text = text.replace("Read it", "planted-secret").replace("Worst", "planted-secret");
+        fs::write(path, text).unwrap();
+    }
     let words = "-o made small --evaluation scores --notes 'is planted-secret'";
     for format in FORMATS {
         let script = format!("MY_TOKEN=planted-secret evaluate export --format {format} {words}");
@@ -247,11 +253,11 @@ fn secrets_are_in_no_export() {
     }
     let is_in = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|w| w == text.as_bytes());
     let files = tree(&folder.join("made"));
-    assert_eq!(files.len(), 8);
+    assert_eq!(files.len(), 13);
     for (name, bytes) in &files {
         assert!(!is_in(bytes, "planted-secret"), "{name}");
     }
-    assert_eq!(files.values().filter(|bytes| is_in(bytes, "${MY_TOKEN}")).count(), 3);
+    assert_eq!(files.values().filter(|bytes| is_in(bytes, "${MY_TOKEN}")).count(), 6);
 }
 
 /// A server that gives one answer; returns its address and what it was sent.

@@ -74,6 +74,14 @@ CURVE = {
 STEPS = [10, 20, 30, 40, 50]
 
 
+# The first has a picture.
+MESSAGES = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Read it."}]}]
+WORST = [
+    {"item": 7, "loss": 2.5, "messages": MESSAGES, "text": "| a |\n|---|\n", "picture": "pictures/worst-1.png"},
+    {"item": 3, "loss": 1.25, "text": "NaN"},
+]
+
+
 def png(width, height):
     """A white picture."""
     rows = b"".join(b"\0" + b"\xff" * width for _ in range(height))
@@ -103,6 +111,9 @@ def inputs():
     table = "group,method,metric,step,value,low,high\n,codec,nrmse,,0.25,0.125,0.5\n,codec,nrmse,0,0.2,,\n"
     (scores / "metrics.csv").write_text(table + '"a, b",mean,nrmse,,NaN,,\n')
     (scores / "pictures/summary.png").write_bytes(png(5, 3))
+    (scores / "pictures/worst-1.png").write_bytes(png(4, 7))
+    (scores / "worst.jsonl").write_text("".join(json.dumps(item) + "\n" for item in WORST))
+    (scores / "worst.html").write_text("<!DOCTYPE html><title>Worst items</title>${MY_KEY}\n")
 
 
 def export(program, to):
@@ -136,6 +147,10 @@ def check_tensorboard(to):
     assert texts["evaluation/scores/table"].count("\n") == 4
     (picture,) = images["evaluation/scores/summary.png"]
     assert (picture.step, picture.width, picture.height) == (40, 5, 3)
+    (picture,) = images["evaluation/scores/worst-1.png"]
+    assert (picture.step, picture.width, picture.height) == (40, 4, 7)
+    header, _, first, second = texts["evaluation/scores/worst"].splitlines()
+    assert header == "| item | loss | messages | text | picture |" and "| \\| a \\| " in first and second.startswith("| 3 | 1.25 |")
     start = hparams["_hparams_/session_start_info"].session_start_info
     assert start.hparams["training.ema"].number_value == 0.9 and start.hparams["training.compile"].bool_value is False
     assert start.hparams["key"].string_value == "${MY_KEY}"
@@ -155,9 +170,14 @@ def check_wandb(to):
             assert finite((row["_step"], row[tag]) for row in rows if tag in row) == curve, tag
     usage = [record["stats"]["item"] for record in records if record["type"] == "stats"]
     assert usage[0] == {"cpu": 75.25, "proc.memory.rssMB": 100} and usage[2]["gpu.0.memoryAllocatedBytes"] == 2**30
-    for key, width in (("summary", 5), ("table", None)):
+    for key, width in (("summary", 5), ("worst-1", 4), ("table", None), ("worst", None)):
         media = rows[3][f"evaluation/scores/{key}"]
         assert (file.parent / "files" / media["path"]).stat().st_size == media["size"] and media.get("width") == width
+    listed = {own["path"] for record in records if record["type"] == "files" for own in record["files"]["files"]}
+    assert listed == {str(path.relative_to(file.parent / "files")) for path in file.parent.glob("files/media/*/*")}, listed
+    table = json.loads((file.parent / "files" / media["path"]).read_text())
+    assert table["columns"] == ["item", "loss", "messages", "text", "picture"]
+    assert [row[0] for row in table["data"]] == [7, 3] and table["data"][0][4] == "worst-1.png" and table["data"][1][3] == "NaN"
     assert records[-1]["type"] == "exit" and records[-1]["exit"].get("exit_code", 0) == 0
     assert "run-small.wandb" in readers.tool("wandb", "sync", "--dry-run", file.parent)
 
@@ -170,6 +190,10 @@ def check_csv(to):
         assert finite((int(row["update"]), float(row[tag])) for row in rows if row[tag]) == curve, tag
     with open(to / "small/scores/metrics.csv", newline="") as file:
         assert list(csv.reader(file))[3] == ["a, b", "mean", "nrmse", "", "NaN", "", ""]
+    items = [json.loads(line) for line in (to / "small/scores/worst.jsonl").read_text().splitlines()]
+    assert items == [WORST[0] | {"picture": "worst-1.png"}, WORST[1]]
+    assert (to / "small/scores/worst-1.png").read_bytes() == png(4, 7)
+    assert "Worst items" in (to / "small/scores/worst.html").read_text()
 
 
 if __name__ == "__main__":

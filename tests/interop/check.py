@@ -145,7 +145,8 @@ def check_tensorboard(loss, nrmse):
     scalars, texts, images, hparams = readers.events("tensorboard/killed")
     expect_curve("tensorboard train/loss", scalars["train/loss"], loss, 1e-6)
     expect_curve("tensorboard eval/nrmse", scalars["eval/nrmse"], nrmse, 1e-6)
-    assert scalars["system/memory_bytes"] and images and "evaluation/scores/table" in texts
+    assert scalars["system/memory_bytes"] and {"evaluation/scores/table", "evaluation/scores/worst"} <= set(texts)
+    assert {"evaluation/scores/summary.png", "evaluation/scores/worst-1.png"} <= set(images)
     assert "training.updates" in hparams["_hparams_/session_start_info"].session_start_info.hparams
     # What the browser gets.
     with server("/data/runs", "tensorboard", "--logdir", "tensorboard", "--load_fast", os.environ.get("LOAD_FAST", "auto")) as url:
@@ -176,6 +177,11 @@ def check_wandb(loss, nrmse):
     expect_curve("wandb train/loss", [(row["_step"], row["train/loss"]) for row in rows], loss)
     expect_curve("wandb eval/nrmse", [(row["_step"], row["eval/nrmse"]) for row in rows if "eval/nrmse" in row], nrmse)
     assert any(record["type"] == "stats" for record in records)
+    (worst,) = (row["evaluation/scores/worst"] for row in rows if "evaluation/scores/worst" in row)
+    table = json.loads((file.parent / "files" / worst["path"]).read_text())
+    assert len(table["data"]) == worst["nrows"] and table["data"][0][table["columns"].index("picture")] == "worst-1.png"
+    (picture,) = (row["evaluation/scores/worst-1"] for row in rows if "evaluation/scores/worst-1" in row)
+    assert (file.parent / "files" / picture["path"]).stat().st_size == picture["size"]
     print(readers.tool("wandb", "sync", "--dry-run", file.parent), end="")
     print("\n".join(readers.tool("wandb", "leet", "inspect", "--summary", file).splitlines()[:6]))
 
@@ -201,7 +207,11 @@ def check_mlflow(loss, nrmse):
     assert found.data.tags["a"] == "true" and found.data.tags["mlflow.note.content"] == "killed six times"
     assert "system/memory_bytes" in found.data.metrics
     stored = [file.path for file in client.list_artifacts(found.info.run_id, "evaluations/scores")]
-    assert "evaluations/scores/metrics.csv" in stored and any(path.endswith(".png") for path in stored), stored
+    names = ("metrics.csv", "worst.html", "worst.jsonl", "summary.png", "worst-1.png")
+    assert {f"evaluations/scores/{name}" for name in names} <= set(stored), stored
+    local = pathlib.Path(client.download_artifacts(found.info.run_id, "evaluations/scores"))
+    first = json.loads((local / "worst.jsonl").read_text().splitlines()[0])
+    assert (local / first["picture"]).read_bytes().startswith(b"\x89PNG")
     print(f"mlflow run {found.info.run_name}: {len(found.data.metrics)} metrics, {len(found.data.params)} parameters")
 
 

@@ -12,7 +12,7 @@ use unix::{Error, Result, small};
 /// Maximum size of `metrics.json` in bytes.
 const MAX_BYTES: u64 = 256 << 20;
 /// Maximum size of a picture in bytes.
-const MAX_PICTURE: u64 = 64 << 20;
+pub(crate) const MAX_PICTURE: u64 = 64 << 20;
 /// Number of characters of a hash shown to users.
 const SHOWN: usize = 12;
 /// Format of `metrics.json`.

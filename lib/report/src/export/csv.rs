@@ -1,6 +1,6 @@
 //! CSV files (RFC 4180): the run, its curve and its evaluations.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use unix::{Error, Result};
@@ -9,7 +9,7 @@ use super::run::{utc, value_text};
 use super::{Files, Labels, Run};
 
 /// Returns `RUN/run.csv` with the hyper-parameters, `RUN/history.csv` with a line per update and a column per value,
-/// and for every evaluation a table and its pictures.
+/// and the files of every evaluation.
 pub(super) fn files(run: &Run, labels: &Labels) -> Result<Files> {
     let folder = PathBuf::from(&run.id);
     let mut files = vec![
@@ -17,11 +17,9 @@ pub(super) fn files(run: &Run, labels: &Labels) -> Result<Files> {
         (folder.join("history.csv"), history(run)?),
     ];
     for evaluation in &run.evaluations {
-        let rows = std::iter::once(&evaluation.columns).chain(&evaluation.rows).cloned();
-        let folder = folder.join(Path::new(&evaluation.name));
-        files.push((folder.join("metrics.csv"), table(rows)?));
-        let pictures = evaluation.pictures.iter();
-        files.extend(pictures.map(|(name, png)| (folder.join(name), png.clone())));
+        let folder = folder.join(&evaluation.name);
+        let own = evaluation.files()?.into_iter();
+        files.extend(own.map(|(name, bytes)| (folder.join(name), bytes)));
     }
     let mark = table([identity_row(run)])?;
     Ok(Files { files, mark, alone: None, grows: false })

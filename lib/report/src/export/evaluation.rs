@@ -5,13 +5,15 @@ use std::time::UNIX_EPOCH;
 
 use unix::{Error, Result, secrets, small};
 
+use super::WorstItems;
+use super::csv::table;
 use super::run::id;
 use crate::evaluation::{MetricsFile, pictures};
 
 /// Maximum size of metrics.csv in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
-/// The metrics, the table and the pictures of an evaluation.
+/// The metrics, the table, the worst items and the pictures of an evaluation.
 #[derive(Clone, Debug)]
 pub struct Evaluation {
     /// Name of the evaluation's folder.
@@ -28,7 +30,9 @@ pub struct Evaluation {
     pub columns: Vec<String>,
     /// Rows of the table.
     pub rows: Vec<Vec<String>>,
-    /// Pictures as PNG, by file name.
+    /// Items with the largest losses.
+    pub worst: WorstItems,
+    /// Pictures as PNG, by file name, without those of the worst items.
     pub pictures: Vec<(String, Vec<u8>)>,
 }
 
@@ -68,6 +72,7 @@ impl Evaluation {
             metrics,
             columns,
             rows,
+            worst: WorstItems::read(folder)?,
             pictures: pictures(folder)?,
         })
     }
@@ -88,6 +93,19 @@ impl Evaluation {
                 run.display()
             ))),
         }
+    }
+
+    /// Iterates over all pictures, as PNG by file name.
+    pub(super) fn all_pictures(&self) -> impl Iterator<Item = &(String, Vec<u8>)> {
+        self.pictures.iter().chain(&self.worst.pictures)
+    }
+
+    /// Returns the evaluation as files by name: `metrics.csv`, those of the worst items, and all pictures.
+    pub(super) fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let rows = std::iter::once(&self.columns).chain(&self.rows).cloned();
+        let mut files = vec![("metrics.csv".to_string(), table(rows)?)];
+        files.extend(self.worst.files.iter().chain(self.all_pictures()).cloned());
+        Ok(files)
     }
 
     /// Iterates over the rows that do not belong to a single step.

@@ -12,7 +12,7 @@ use unix::{Error, Exit, Result, warn};
 
 use super::client::{Answer, Client};
 use super::run::{json_number, value_text};
-use super::{Evaluation, Labels, Run, csv};
+use super::{Evaluation, Labels, Run};
 
 /// Maximum numbers of metrics and parameters in a request to `runs/log-batch`.
 const METRICS: usize = 1000;
@@ -280,11 +280,11 @@ fn set_params(client: &Client, remote: &Remote, run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Stores the table and the pictures of an evaluation as artifacts, if the server accepts them.
+/// Stores the files of an evaluation as artifacts, if the server accepts them.
 fn upload(client: &Client, remote: &Remote, evaluation: &Evaluation) -> Result<()> {
     let Some(root) = remote.artifacts.strip_prefix("mlflow-artifacts:") else {
         let place = &remote.artifacts;
-        warn!("{}: table and pictures not stored: artifacts are in {place}", client.url());
+        warn!("{}: tables and pictures not stored: artifacts are in {place}", client.url());
         return Ok(());
     };
     // mlflow-artifacts:/PATH or mlflow-artifacts://HOST/PATH
@@ -292,10 +292,8 @@ fn upload(client: &Client, remote: &Remote, evaluation: &Evaluation) -> Result<(
         Some(rest) => rest.split_once('/').map_or("", |(_, path)| path),
         None => root.trim_start_matches('/'),
     };
-    let rows = std::iter::once(&evaluation.columns).chain(&evaluation.rows).cloned();
-    let table = ("metrics.csv".to_string(), csv::table(rows)?);
-    for (name, bytes) in std::iter::once(&table).chain(&evaluation.pictures) {
-        client.put(&format!("{root}/evaluations/{}/{name}", evaluation.name), bytes)?;
+    for (name, bytes) in evaluation.files()? {
+        client.put(&format!("{root}/evaluations/{}/{name}", evaluation.name), &bytes)?;
     }
     Ok(())
 }

@@ -14,12 +14,14 @@ mod run;
 mod tensorboard;
 mod wandb;
 mod wandb_log;
+mod worst;
 
 pub use client::Client;
 pub use evaluation::Evaluation;
 pub use files::Files;
 pub use mlflow::{LoggedRun, log};
 pub use run::{RecordedUpdate, Run, id};
+pub use worst::WorstItems;
 
 /// Labels that the user adds to a run.
 #[derive(Clone, Debug, Default)]

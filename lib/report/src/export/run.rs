@@ -237,6 +237,6 @@ pub fn id(path: &Path) -> Result<String> {
 }
 
 /// Returns the value with registered secrets redacted.
-fn redacted(value: Value) -> Result<Value> {
+pub(super) fn redacted(value: Value) -> Result<Value> {
     serde_json::from_str(&text::json(&value)?).map_err(Error::bug)
 }

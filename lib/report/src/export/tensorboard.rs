@@ -17,6 +17,8 @@ use super::{Evaluation, Files, Labels, Run};
 
 /// Name of the writer in the first event.
 const WRITER: &str = "longhaul evaluate export";
+/// Maximum number of characters of a field of the worst items, as of texts in worst.html.
+const MAX_CELL: usize = 2000;
 
 /// Returns `RUN/events.out.tfevents.SECONDS.longhaul`, where SECONDS is the start of the run.
 pub(super) fn files(run: &Run, labels: &Labels) -> Files {
@@ -126,8 +128,19 @@ fn values(evaluation: &Evaluation) -> Vec<Message> {
         metrics.map(|(name, value)| scalar(&format!("{prefix}/{name}"), *value)).collect();
     let rows = markdown(&evaluation.columns, evaluation.totals());
     values.push(text(&format!("{prefix}/table"), &rows));
-    let pictures = evaluation.pictures.iter();
-    values.extend(pictures.map(|(name, png)| image(&format!("{prefix}/{name}"), png)));
+    let worst = &evaluation.worst;
+    if !worst.rows.is_empty() {
+        let cell = |cell: &Value| match cell {
+            Value::Null => String::new(),
+            cell => value_text(cell).chars().take(MAX_CELL).collect(),
+        };
+        let rows: Vec<Vec<String>> =
+            worst.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
+        values.push(text(&format!("{prefix}/worst"), &markdown(&worst.columns, &rows)));
+    }
+    values.extend(
+        evaluation.all_pictures().map(|(name, png)| image(&format!("{prefix}/{name}"), png)),
+    );
     values
 }
 

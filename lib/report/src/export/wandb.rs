@@ -154,7 +154,7 @@ fn by_step(run: &Run) -> BTreeMap<u64, Vec<&Evaluation>> {
     all
 }
 
-/// Returns the metrics, the table and the pictures of an evaluation; adds the files of the tables and pictures to
+/// Returns the metrics, the tables and the pictures of an evaluation; adds the files of the tables and pictures to
 /// `media`.
 fn values(
     evaluation: &Evaluation,
@@ -168,19 +168,14 @@ fn values(
     let cell = |cell: &String| cell.parse().map_or_else(|_| json!(cell), json_number);
     let data: Vec<Vec<Value>> =
         evaluation.rows.iter().map(|row| row.iter().map(cell).collect()).collect();
-    let table = json!({"columns": evaluation.columns, "data": data});
-    let bytes = serde_json::to_vec(&table).map_err(Error::bug)?;
-    let hash = sha256(&bytes);
-    let path = format!("media/table/{}_{step}_{}.table.json", evaluation.name, &hash[..20]);
-    row.push((
-        format!("{prefix}/table"),
-        json!({
-            "_type": "table-file", "path": path, "sha256": hash, "size": bytes.len(),
-            "ncols": evaluation.columns.len(), "nrows": data.len(),
-        }),
-    ));
-    media.push((path, bytes));
-    for (name, png) in &evaluation.pictures {
+    let stem = format!("{}_{step}", evaluation.name);
+    row.push((format!("{prefix}/table"), table(&stem, &evaluation.columns, &data, media)?));
+    let worst = &evaluation.worst;
+    if !worst.rows.is_empty() {
+        let stem = format!("{}_worst_{step}", evaluation.name);
+        row.push((format!("{prefix}/worst"), table(&stem, &worst.columns, &worst.rows, media)?));
+    }
+    for (name, png) in evaluation.all_pictures() {
         let hash = sha256(png);
         let stem = name.trim_end_matches(".png");
         let path = format!("media/images/{}_{stem}_{step}_{}.png", evaluation.name, &hash[..20]);
@@ -195,6 +190,26 @@ fn values(
         media.push((path, png.clone()));
     }
     Ok(row)
+}
+
+/// Adds the file of a table to `media` and returns the value that refers to it. Pictures are not in cells, because the
+/// client takes those from an artifact, which names the files by absolute paths.
+fn table(
+    stem: &str,
+    columns: &[String],
+    data: &[Vec<Value>],
+    media: &mut Vec<Media>,
+) -> Result<Value> {
+    let table = json!({"columns": columns, "data": data});
+    let bytes = serde_json::to_vec(&table).map_err(Error::bug)?;
+    let hash = sha256(&bytes);
+    let path = format!("media/table/{stem}_{}.table.json", &hash[..20]);
+    let value = json!({
+        "_type": "table-file", "path": path, "sha256": hash, "size": bytes.len(),
+        "ncols": columns.len(), "nrows": data.len(),
+    });
+    media.push((path, bytes));
+    Ok(value)
 }
 
 /// Computes the SHA-256 hash in hexadecimal.
