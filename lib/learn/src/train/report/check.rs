@@ -6,6 +6,7 @@ pub use point::{CheckPoint, Outcome};
 
 use super::absent::{self, Absent, AbsentEstimate};
 use super::estimate::{self, Estimate};
+use crate::config::Precision;
 use crate::task::{self, Opened, Task};
 use crate::train::guard::not_of_checkpoint;
 use crate::train::job::{Resume, TrainJob};
@@ -19,6 +20,7 @@ use std::path::Path;
 use std::time::Duration;
 use tensor::Device;
 use tensor::kernel::cuda::Gpu;
+use tensor::product::bf16;
 use unix::run_dir::RunDir;
 use unix::space::{ensure_space, human_bytes};
 use unix::time::format_duration;
@@ -96,7 +98,7 @@ pub fn check(job: &TrainJob, on: Option<Absent>) -> DryRun {
     points.add("resume", resume_point(job, opened.as_ref()));
     points.add("run directory", writable(&job.run).map(Found::from));
     drop(opened);
-    points.add("device", Ok(device(job, on)));
+    points.add("device", device(job, on));
     let estimate = match on {
         None => estimate::without_times(&job.task, job.device).map(CheckedEstimate::Here),
         Some(on) => tensor::parallel::inside(|| absent::estimate(&job.task, on))
@@ -192,7 +194,7 @@ fn writable(run: &Path) -> Result<String> {
 }
 
 /// The device, and the precision in which it computes.
-fn device(job: &TrainJob, on: Option<Absent>) -> Found {
+fn device(job: &TrainJob, on: Option<Absent>) -> Result<Found> {
     let training = &job.task.config.training;
     let (name, is_gpu) = match (on, job.device) {
         (Some(on), _) => (on.to_string(), true),
@@ -202,13 +204,16 @@ fn device(job: &TrainJob, on: Option<Absent>) -> Found {
         }
         (None, device) => (format!("{device}, {}", job.why_device), device == Device::Emu),
     };
-    match (training.amp, is_gpu) {
+    Ok(match (training.amp, is_gpu) {
         (true, true) => format!("{name}: computes in {}", training.precision.dtype()).into(),
+        (true, false) if training.precision == Precision::Bf16 => {
+            format!("{name}: products of bf16 ({})", bf16::level()?.name()).into()
+        }
         (true, false) => {
             Found::warning(format!("{name}: computes in f32, training.amp has no effect"))
         }
         (false, _) => format!("{name}: computes in f32").into(),
-    }
+    })
 }
 
 /// Free memory of a GPU; None for other devices.
