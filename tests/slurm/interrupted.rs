@@ -14,8 +14,9 @@ fn submit(cluster: &Cluster, folder: &Path, options: &str, updates: u64) -> Stri
     cluster.stdout(folder, &format!("sbatch {words} $SLURM/train.sbatch train-stage codec {run}"))
 }
 
-/// Waits for the update and for the newest checkpoint due by then (every fourth update): it is written concurrently.
-fn wait_for_update(folder: &Path, update: u64) {
+/// Waits for the update of the run `run`, and for the newest checkpoint due by then (every fourth update): it is written
+/// concurrently.
+pub fn wait_for_update(folder: &Path, update: u64) {
     let run = folder.join("run");
     let saved = || {
         let names = std::fs::read_dir(run.join("ckpt")).into_iter().flatten().flatten();
@@ -90,14 +91,19 @@ pub fn signals_to_the_steps(cluster: &Cluster, folder: &Path) {
     equals_undisturbed(cluster, folder, "run", 40);
 }
 
+/// Runs a job that preempts those in the partition `low`.
+pub fn preempt(cluster: &Cluster, folder: &Path) {
+    let words = "--parsable --partition=high --exclusive --output=/dev/null --wrap 'sleep 1'";
+    let better = cluster.stdout(folder, &format!("sbatch {words}"));
+    cluster.wait_for_success(&better, folder);
+}
+
 /// Preempted twice by a partition of higher priority, each time within the grace time.
 pub fn preempted(cluster: &Cluster, folder: &Path) {
     let job = submit(cluster, folder, "--partition=low", 30);
     for update in [4, 10] {
         wait_for_update(folder, update);
-        let words = "--parsable --partition=high --exclusive --output=/dev/null --wrap 'sleep 1'";
-        let better = cluster.stdout(folder, &format!("sbatch {words}"));
-        cluster.wait_for_success(&better, folder);
+        preempt(cluster, folder);
     }
     cluster.wait_for_success(&job, folder);
     let starts = starts(&folder.join("run"));
@@ -125,7 +131,8 @@ pub fn cancelled(cluster: &Cluster, folder: &Path) {
     equals_undisturbed(cluster, folder, "run", 26);
 }
 
-fn kill(processes: &[i32]) {
+/// Kills processes.
+pub fn kill(processes: &[i32]) {
     for id in processes {
         let id = rustix::process::Pid::from_raw(*id).unwrap();
         let _ = rustix::process::kill_process(id, rustix::process::Signal::KILL); // it may have ended with its parent

@@ -8,6 +8,7 @@ mod common;
 
 mod cluster;
 mod ends;
+mod images;
 mod interrupted;
 mod many;
 mod outage;
@@ -28,7 +29,7 @@ const SCENARIOS: [Scenario; 18] = [
     ("time_limit", interrupted::time_limit),
     ("over_time", interrupted::over_time),
     ("signals_to_the_steps", interrupted::signals_to_the_steps),
-    ("preempted", interrupted::preempted),
+    ("preempted", preempted),
     ("cancelled", interrupted::cancelled),
     ("dead_node", interrupted::dead_node),
     ("ranks", interrupted::ranks),
@@ -44,6 +45,12 @@ const SCENARIOS: [Scenario; 18] = [
     ("held", ends::held),
     ("started_too_often", ends::started_too_often),
 ];
+
+/// One after the other, because both preempt what runs on the only node of their partition.
+fn preempted(cluster: &Cluster, folder: &Path) {
+    interrupted::preempted(cluster, folder);
+    images::preempted(cluster, folder);
+}
 
 /// A codec whose updates take a second with [`SLOW`] set, and almost no time otherwise.
 const CONFIG: &str = "seed: 3

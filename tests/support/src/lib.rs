@@ -88,7 +88,7 @@ pub fn logged(run: &Path) -> Vec<String> {
         ["update", "validation"].iter().any(|kind| record.get("kind").is_some_and(|k| k == kind))
     };
     let without_times = |mut record: serde_json::Map<String, serde_json::Value>| {
-        for key in ["time", "attempt", "seconds", "data_wait_s", "comm_s", "comm_wait_s"] {
+        for key in ["time", "attempt", "seconds", "cost", "data_wait_s", "comm_s", "comm_wait_s"] {
             record.shift_remove(key);
         }
         serde_json::Value::Object(record).to_string()
