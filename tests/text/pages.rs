@@ -91,8 +91,9 @@ fn check_points(folder: &Path, config: &str) {
         assert!(result == "ok" && text.contains(says), "{point}: {result} {text}");
     }
     assert!(!folder.join("new").exists());
-    let (output, points) =
-        check("--run run -s training.amp=true -s cost.budget=5 --accept-config-change");
+    let (output, points) = check(
+        "--run run -s training.amp=true -s training.precision=f16 -s cost.budget=5 --accept-config-change",
+    );
     assert_eq!(output.status, Some(0), "{}", output.stderr);
     for (point, says) in [("resume", "accepted: "), ("device", "no effect"), ("cost", "no effect")]
     {

@@ -55,8 +55,13 @@ pub fn verify_determinism(task: &ConfiguredTask, device: Device, runs: u64) -> R
 fn train(configured: &ConfiguredTask, device: Device, updates: u64) -> Result<(String, Files)> {
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, None)?;
-    let mut trainer =
-        Trainer::new(configured, device, &Solo, (task, params), &Progress::default())?;
+    let mut trainer = Trainer::new(
+        configured,
+        device,
+        &Solo,
+        (task, params),
+        &Progress::new(&configured.config.training),
+    )?;
     for update in 0..updates {
         trainer.step(update, 0)?.wait(Instant::now())?;
     }

@@ -4,7 +4,7 @@
 use super::guard::SpikeDetector;
 use super::memory::MemoryAdaptation;
 use super::start::Origin;
-use crate::config::Monitor;
+use crate::config::{Monitor, Training};
 use crate::optim::PlateauState;
 use serde::{Deserialize, Serialize};
 use tensor::updates::decision::LossScale;
@@ -51,19 +51,24 @@ pub struct Progress {
     /// The `--resume` that this state descends from; None if every attempt used `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// Whether the run was begun by a version that computed in f32 on the CPU whatever `training.amp` was: it continues so.
-    #[serde(default = "yes")]
-    pub f32_on_cpu: bool,
+    /// Whether `training.amp` has an effect on the CPU: not in a run that was begun by a version that computed in f32 there.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub amp_on_cpu: bool,
     /// How the run was adapted to the memory of its device.
     #[serde(default, skip_serializing_if = "MemoryAdaptation::is_none")]
     pub memory: MemoryAdaptation,
 }
 
-fn yes() -> bool {
-    true
+fn is_off(key: &bool) -> bool {
+    !*key
 }
 
 impl Progress {
+    /// The progress of a new run.
+    pub fn new(training: &Training) -> Self {
+        Self { amp_on_cpu: training.amp, ..Self::default() }
+    }
+
     /// Cost of the run so far.
     pub fn cost(&self) -> Cost {
         let hours = self.seconds / 3600.0;

@@ -14,12 +14,12 @@ use unix::Result;
 
 /// Computes the metrics of `params` on `training.validation_samples` samples, spread evenly over the validation split,
 /// or on all samples for 0. Batches are distributed over the ranks and their scores are merged in batch order, so the
-/// result is bit-identical for any number of ranks. `f32_on_cpu` is that of the run's progress.
+/// result is bit-identical for any number of ranks. `amp_on_cpu` is that of the run's progress.
 pub fn validate(
     task: &dyn Task,
     params: &ParamSet,
     training: &Training,
-    f32_on_cpu: bool,
+    amp_on_cpu: bool,
     ranks: &dyn Collective,
 ) -> Result<Metrics> {
     let samples = spread(task.validation_samples(), training.validation_samples);
@@ -29,7 +29,7 @@ pub fn validate(
         false => Dtype::F32,
     };
     let device = params.trained.device();
-    numerics::Products::new(training, training.validation_amp, device, f32_on_cpu).set();
+    numerics::Products::new(training, training.validation_amp, device, amp_on_cpu).set();
     let mut own = Vec::new();
     for batch in batches.iter().skip(ranks.rank()).step_by(ranks.size()) {
         let mut scores = Scores::default();

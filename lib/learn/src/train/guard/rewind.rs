@@ -51,7 +51,7 @@ impl Session<'_> {
             None => self.job.task.init(&mut params, None)?,
         }
         let mut learner = Learner::new(params.to_device(self.job.device)?, config, self.job.ranks)?;
-        let (mut progress, mut metrics) = (Progress::default(), Value::Null);
+        let (mut progress, mut metrics) = (Progress::new(&config.training), Value::Null);
         if let Some(found) = &found {
             progress = progress_of(self.job, found)?;
             metrics = found.manifest.metrics.clone();
@@ -63,6 +63,7 @@ impl Session<'_> {
             self.progress.skipped_samples + (spike_at - progress.update + rule.skip) * samples;
         progress.origin = self.progress.origin.take();
         progress.memory = self.progress.memory;
+        progress.amp_on_cpu = self.progress.amp_on_cpu;
         progress.seconds = self.progress.seconds;
         progress.device_seconds = self.progress.device_seconds;
         let supersede = |writer: &mut RunWriter| writer.saver.go_back(progress.update);

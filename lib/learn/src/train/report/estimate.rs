@@ -77,7 +77,13 @@ fn start(configured: &ConfiguredTask, device: Device) -> Result<Trainer<'_>> {
     can_be_tried(configured, device)?;
     let (task, mut params) = configured.open()?;
     configured.init(&mut params, None)?;
-    Trainer::new(configured, device, &Solo, (task, params), &Progress::default())
+    Trainer::new(
+        configured,
+        device,
+        &Solo,
+        (task, params),
+        &Progress::new(&configured.config.training),
+    )
 }
 
 fn predicted(

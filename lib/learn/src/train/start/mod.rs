@@ -113,7 +113,10 @@ fn start_worker<'a>(job: &'a TrainJob, signals: Signals) -> Result<Start<'a>> {
         })?;
         let (task, mut params) = opened;
         job.task.init(&mut params, found.as_ref())?;
-        let progress = found.as_ref().map_or(Ok(Progress::default()), |f| progress_of(job, f))?;
+        let progress = found.as_ref().map_or_else(
+            || Ok(Progress::new(&job.task.config.training)),
+            |found| progress_of(job, found),
+        )?;
         let reporter = Reporter::silent(&job.task.config.training);
         let mut session =
             session(job, signals, (task, params), progress, found.as_ref(), (reporter, None))?;
@@ -169,7 +172,7 @@ fn resume_or_init<'a>(
     job.task.init(&mut params, found.as_ref())?;
     let frozen = resume::frozen_parameters(job, &params)?;
     let facts = machine::facts(job.device, training)?;
-    let (mut progress, mut accepted) = (Progress::default(), Vec::new());
+    let (mut progress, mut accepted) = (Progress::new(training), Vec::new());
     if let Some(found) = &found {
         progress = progress_of(job, found)?;
         accepted = resume::changes(job, found, Some((&*task, &frozen)))?;
@@ -191,6 +194,7 @@ fn resume_or_init<'a>(
     }
     if !accepted.is_empty() {
         progress.accept(lease.attempt(), &accepted);
+        progress.amp_on_cpu = training.amp;
     }
     progress.origin = origin.or(progress.origin.take());
     record(job, run, &lease, found.as_ref(), &accepted, &facts)?;

@@ -45,8 +45,8 @@ pub struct Trainer<'a> {
     compiled: Compiled,
     /// Threads that prepare batches; started when an update first needs a batch.
     batches: Option<Prefetch<Batch>>,
-    /// [`Progress::f32_on_cpu`].
-    f32_on_cpu: bool,
+    /// [`Progress::amp_on_cpu`].
+    amp_on_cpu: bool,
 }
 
 impl<'a> Trainer<'a> {
@@ -72,7 +72,7 @@ impl<'a> Trainer<'a> {
             device,
             exchange: None,
             batches: None,
-            f32_on_cpu: progress.f32_on_cpu,
+            amp_on_cpu: progress.amp_on_cpu,
         })
     }
 
@@ -113,8 +113,8 @@ impl<'a> Trainer<'a> {
     /// Computes the metrics on the validation split.
     pub fn validate(&self) -> Result<Metrics> {
         let params = self.learner.evaluation_params();
-        let (training, f32_on_cpu) = (&self.config.training, self.f32_on_cpu);
-        super::validation::validate(&*self.task, &params, training, f32_on_cpu, self.ranks)
+        let (training, amp_on_cpu) = (&self.config.training, self.amp_on_cpu);
+        super::validation::validate(&*self.task, &params, training, amp_on_cpu, self.ranks)
     }
 
     /// Returns the batch of this rank's first pass of an update.

@@ -30,13 +30,13 @@ pub struct Products {
 }
 
 impl Products {
-    /// The products of passes of `training`, or of its validations, on `device`. `f32_on_cpu` is [`Progress::f32_on_cpu`].
-    pub fn new(training: &Training, amp: bool, device: Device, f32_on_cpu: bool) -> Self {
+    /// The products of passes of `training`, or of its validations, on `device`. `amp_on_cpu` is [`Progress::amp_on_cpu`].
+    pub fn new(training: &Training, amp: bool, device: Device, amp_on_cpu: bool) -> Self {
         let is_bf16 = training.amp && training.precision == Precision::Bf16;
         Self {
             tf32: training.tf32,
             wgmma: training.wgmma,
-            bf16: amp && is_bf16 && device == Device::Cpu && !f32_on_cpu,
+            bf16: amp && is_bf16 && device == Device::Cpu && amp_on_cpu,
         }
     }
 
@@ -52,7 +52,7 @@ impl Products {
 impl Numerics {
     /// Chooses the numerics for `training` on `device`; prints a note about 16-bit floats on the CPU.
     pub fn new(training: &Training, device: Device, progress: &Progress) -> Self {
-        let products = Products::new(training, true, device, progress.f32_on_cpu);
+        let products = Products::new(training, true, device, progress.amp_on_cpu);
         if training.amp && device == Device::Cpu {
             let says = match (products.bf16, bf16::level()) {
                 (false, _) if training.precision == Precision::F16 => {
