@@ -16,8 +16,9 @@ use serde_json::{Value as Json, json};
 use std::fs;
 use std::path::Path;
 use tasks::exchange::{Pretrained, configuration};
-use tasks::language::vision::{ADAPTED, VisionConfig};
+use tasks::language::vision::{ADAPTED, Grid, Images, VisionConfig};
 use tasks::language::{Architecture, DecoderConfig, Labelled, Language, RopeParameters, SftModel};
+use tensor::trace::TracedOp;
 use tensor::{Device, Dtype, Tape, Tensor};
 use text_golden::Golden;
 
@@ -217,6 +218,42 @@ fn adapters_on_4_bits_learn_from_text_and_images() {
         own.filter(|(_, value)| value.to_f64().iter().any(|x| *x != 0.0)).count()
     };
     assert_eq!(moved(".lora_B.weight"), 3 * 4 + 3 * 7);
+}
+
+/// Attention stores no scores, in the tower as in the decoder: four times as many patches take four times as much memory in
+/// every op.
+#[test]
+fn memory_grows_with_the_patches_of_an_image() {
+    let config = read(&json_of("mixed")).unwrap();
+    let vision = config.vision.as_ref().unwrap();
+    let mut b = Builder::new(5);
+    let language = Language::new(&mut b, &config, 0);
+    b.check().unwrap();
+    let params = b.finish();
+    let bytes = |side: usize| {
+        let grids = [Grid { rows: side, columns: side }];
+        let values = vec![0.5; side * side * vision.patch_values()];
+        let tokens = side * side / vision.spatial_merge_size.pow(2);
+        let mut ids = vec![vision.image_token_id as i32; tokens];
+        let mut counted = vec![0; tokens];
+        ids.extend([1, 2]);
+        counted.extend([1, 1]);
+        let images = Images { grids: &grids, values: &values };
+        let one = Labelled { ids: &ids, counted: &counted, images };
+        let batch = language.batch(&[one], Dtype::F32).unwrap();
+        let (_, ops) = tensor::trace::trace(|| {
+            let tape = Tape::new();
+            language.loss(&Forward::training(&tape, &params), &batch).unwrap();
+        });
+        let of = |op: &TracedOp| (op.name, op.read + op.written + op.passed + op.workspace);
+        ops.iter().map(of).collect::<Vec<_>>()
+    };
+    let (few, many) = (bytes(16), bytes(32));
+    assert_eq!(few.len(), many.len());
+    assert!(few.iter().filter(|(name, _)| *name == "attention").count() > 2, "{few:?}");
+    for ((name, few), (_, many)) in few.iter().zip(&many) {
+        assert!(*many as f64 <= 4.01 * *few as f64, "{name}: {few} and {many} bytes");
+    }
 }
 
 /// A folder with the model of a case, in which the matrices of layers of tower and decoder may be in 4 bits.
