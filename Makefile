@@ -34,14 +34,16 @@ test: deps
 	cat "$$slurm"; sort "$$skips"; echo "make: $$(wc -l < "$$skips") skips"; exit $$status
 
 # The long versions of the reliability tests, about an hour: every fault at every failpoint, on a single rank and on the
-# first of two; every kernel compiled for sm_90a; every decoder in bf16 and in 4 bits on the emulator; 500 kills, and 100 of
-# one rank of several; 200 signals; suspended ranks; 100 power cuts (as root); data and latents that change during a run;
-# minutes of fuzzing; 2,000 bit flips in the header of each kind of file under a memory limit; planted secrets; and an outage
-# of the SLURM controller. Seeds are random and printed as SEED=N; set SEED=N in the environment to repeat a run.
+# first of two; every kernel compiled for sm_90a; every decoder in bf16 and in 4 bits on the emulator; products of bf16 of
+# every size up to 70; 500 kills, and 100 of one rank of several; 200 signals; suspended ranks; 100 power cuts (as root); data
+# and latents that change during a run; minutes of fuzzing; 2,000 bit flips in the header of each kind of file under a memory
+# limit; planted secrets; and an outage of the SLURM controller. Seeds are random and printed as SEED=N; set SEED=N in the
+# environment to repeat a run.
 TORTURE = TORTURE=1 cargo test --workspace --locked --features $(FEATURES)
 torture: deps
 	cargo build --workspace --locked --features $(FEATURES) --examples
 	$(TORTURE) --test numbers --test nvrtc --test language -- --nocapture
+	$(TORTURE) --lib product::bf16
 	$(TORTURE) --test programs -- failpoints:: power_cut:: restart:: stop:: state:: data_parallel:: \
 	  hostile::fuzz hostile::flips hostile::planted --nocapture
 	SCENARIO=controller_outage $(TORTURE) --test slurm -- --nocapture
@@ -73,8 +75,8 @@ check:
 # below TMPDIR in one and two dimensions (PLANE); the cost of a checkpoint with memcpy, dd and torch.save; the
 # all-reduce of two ranks with that of the MPI library; the demo's operator on two ranks with two separate runs, and the
 # cost of a start; training updates of the same operator with the same shapes on two threads with PyTorch, with a model
-# written by an expert and one as most people would write it; and the solvers of ds-prep with the same schemes in NumPy.
-# Pairs are measured alternately.
+# written by an expert and one as most people would write it; products and updates in bf16 with PyTorch's autocast; and the
+# solvers of ds-prep with the same schemes in NumPy. Pairs are measured alternately.
 LARGE = --hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64
 SMALL = --hidden 128 --depth 4 --heads 0 --tokens 32 --dim 8 --batch 16 --horizon 4
 PLANE = --frames 101 --frame 128,128,2 --windows 1,5,20 --batch 16
@@ -105,9 +107,13 @@ bench:
 	    $(PYTHON) tests/peers/operator_update.py $$written $$size --local --threads 2 || exit 1; \
 	  done; \
 	done; \
+	test -z "$$torch" || { cargo build --release --locked -q -p tensor -p tasks --examples && \
+	  $(PYTHON) tests/peers/bf16.py --ours "$(BIN)/examples"; } || exit 1; \
 	if test -n "$$torch" && $(PYTHON) -c 'import transformers' 2>/dev/null; then \
 	  cargo build --release --locked -q -p tasks --example text_update || exit 1; \
 	  $(PYTHON) tests/peers/text_update.py --ours "$(BIN)/examples/text_update" || exit 1; \
+	  $(PYTHON) tests/peers/text_update.py --precision bf16 --only update,predict --pairs 6 \
+	    --ours "$(BIN)/examples/text_update" || exit 1; \
 	  $(PYTHON) tests/peers/text_start.py "$(BIN)" || exit 1; \
 	  cargo build --release --locked -q -p tasks --example generation || exit 1; \
 	  $(PYTHON) tests/peers/generation.py --ours "$(BIN)/examples/generation" || exit 1; \

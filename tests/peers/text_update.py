@@ -48,6 +48,7 @@ parser.add_argument("--pairs", type=int, default=20, help="pairs of every quanti
 parser.add_argument("--only", default="update,products,predict,varied", help="what is measured")
 parser.add_argument("--lengths", default="", help="lengths of the texts of various lengths; by default drawn")
 parser.add_argument("--ours", default="target/release/examples/text_update")
+parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
 parser.add_argument("--serve", action="store_true", help="answer requests on standard input with transformers")
 
 
@@ -81,16 +82,21 @@ class Peer:
         random.Random(2).shuffle(groups)
         self.batches["grouped"] = iter(groups)
 
+    def autocast(self):
+        return self.torch.autocast("cpu", self.torch.bfloat16, enabled=self.a.precision == "bf16")
+
     def update(self, inputs, labels):
         self.model.train()
         self.optimizer.zero_grad()
-        self.model(**inputs, labels=labels).loss.backward()
+        with self.autocast():
+            loss = self.model(**inputs, labels=labels).loss
+        loss.backward()
         self.torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
 
     def predict(self, inputs, _):
         self.model.eval()
-        with self.torch.inference_mode():
+        with self.torch.inference_mode(), self.autocast():
             self.model(**inputs)
 
     def timed(self, work, lengths, width):
@@ -150,7 +156,7 @@ def processor():
     with open("/proc/cpuinfo") as lines:
         found = dict(line.split(":", 1) for line in lines if ":" in line)
     fields = {key.strip(): value.strip() for key, value in found.items()}
-    flags = [flag for flag in ("avx2", "avx512f", "amx_tile") if flag in fields["flags"].split()]
+    flags = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_tile") if flag in fields["flags"].split()]
     return f"{fields['model name']}, family {fields['cpu family']}, model {fields['model']}, {' '.join(flags)}"
 
 
@@ -165,7 +171,7 @@ def compare(a, words):
     ours, peer = Program([a.ours, *words]), Program([sys.executable, __file__, "--serve", *words])
     only, found = a.only.split(","), {}
     result = {"processor": processor(), "torch": torch.__version__, "transformers": transformers.__version__,
-              "pairs": a.pairs, "threads": a.threads, "ours": {}, "peer": {}, "times as fast": {}}
+              "pairs": a.pairs, "threads": a.threads, "precision": a.precision, "ours": {}, "peer": {}, "times as fast": {}}
     parameters = [program.ask("parameters") for program in (ours, peer)]
     assert parameters[0] == parameters[1], parameters
 
@@ -227,5 +233,5 @@ if __name__ == "__main__":
             print(json.dumps(peer.answer(line.strip())), flush=True)
     else:
         arguments.lengths = arguments.lengths or ",".join(map(str, draw(arguments)))
-        names = [name for name, _ in SIZES] + ["threads", "lengths"]
+        names = [name for name, _ in SIZES] + ["threads", "lengths", "precision"]
         compare(arguments, [part for name in names for part in (f"--{name}", str(getattr(arguments, name)))])

@@ -2,7 +2,7 @@
 """Times an update of U-Net S in PyTorch, channels last, for comparison with lib/tasks/examples/unet_update.rs.
 
 The model is that of lib/tasks/src/common/models/unet.rs with instance norm, ReLU and transposed convolutions: 4 frames of 5
-channels on 64 x 64 points, batch 8, f32. One update is zero_grad, forward, mean squared error, backward, clipping, AdamW
+channels on 64 x 64 points, batch 8, in f32 or, with --precision bf16, under autocast. One update is zero_grad, forward, mean squared error, backward, clipping, AdamW
 (fused). Each convolution is also timed alone, forward and backward. malloc keeps freed memory, as in operator_update.py.
 
 With --pairs N, both programs run N times in alternation and medians with their ranges are printed, as one JSON object:
@@ -29,6 +29,7 @@ parser.add_argument("--grid", type=int, default=64)
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--repeats", type=int, default=5)
+parser.add_argument("--precision", choices=["f32", "bf16"], default="f32")
 parser.add_argument("--pairs", type=int, default=0)
 parser.add_argument("--ours", default="target/release/examples/unet_update")
 
@@ -79,13 +80,15 @@ def measure(arguments):
 
     last = lambda t: t.to(memory_format=torch.channels_last)
     grid, batch = arguments.grid, arguments.batch
+    precision = lambda: torch.autocast("cpu", torch.bfloat16, enabled=arguments.precision == "bf16")
     model = last(UNet())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
     x, target = last(torch.randn(batch, INPUT, grid, grid)), last(torch.randn(batch, OUTPUT, grid, grid))
 
     def update():
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x), target)
+        with precision():
+            loss = nn.functional.mse_loss(model(x), target)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -104,11 +107,14 @@ def measure(arguments):
     for name, (layer, side) in sizes.items():
         channels = layer.in_channels
         x = last(torch.randn(batch, channels, side, side)).requires_grad_()
-        dy = torch.randn_like(layer(x))
+        with precision():
+            dy = torch.randn_like(layer(x))
 
         def alone():
             x.grad = layer.weight.grad = layer.bias.grad = None
-            layer(x).backward(dy)
+            with precision():
+                y = layer(x)
+            y.backward(dy)
 
         found = times(alone)
         layers[name] = round(found[len(found) // 2], 2)
@@ -156,7 +162,7 @@ def compare(arguments, words):
 
 if __name__ == "__main__":
     arguments = parser.parse_args()
-    words = [f"--{name}={getattr(arguments, name)}" for name in ("grid", "batch", "threads", "repeats")]
+    words = [f"--{name}={getattr(arguments, name)}" for name in ("grid", "batch", "threads", "repeats", "precision")]
     if arguments.pairs:
         compare(arguments, [part for word in words for part in word.split("=")])
     else:

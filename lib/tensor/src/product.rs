@@ -63,6 +63,8 @@ pub struct View<'a, T> {
     column_stride: usize,
     /// Whether the rows are single steps of sequences ([`View::of_steps`]).
     of_steps: bool,
+    /// The matrix, packed, whose columns from this one on are those of the view.
+    packed: Option<(&'a bf16::Packed, usize)>,
 }
 
 impl<'a, T> View<'a, T> {
@@ -72,7 +74,7 @@ impl<'a, T> View<'a, T> {
     /// If the matrix does not lie inside `data`.
     pub fn new(data: &'a [T], rows: usize, columns: usize, row_stride: usize) -> Self {
         check(data.len(), rows, columns, row_stride);
-        Self { data, rows, columns, row_stride, column_stride: 1, of_steps: false }
+        Self { data, rows, columns, row_stride, column_stride: 1, of_steps: false, packed: None }
     }
 
     /// Returns the transposed view; only swaps the strides.
@@ -84,6 +86,7 @@ impl<'a, T> View<'a, T> {
             row_stride: self.column_stride,
             column_stride: self.row_stride,
             of_steps: self.of_steps,
+            packed: None,
         }
     }
 
@@ -99,13 +102,47 @@ impl<'a, T> View<'a, T> {
     pub(crate) fn rows(self, rows: Range<usize>) -> Self {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "rows of a matrix");
         let start = (rows.start * self.row_stride).min(self.data.len());
-        Self { data: &self.data[start..], rows: rows.len(), ..self }
+        Self { data: &self.data[start..], rows: rows.len(), packed: None, ..self }
     }
 
     /// Says whether each row is a sequence of its own, of one step. If they are few, a product with them on the left adds in
     /// another order, which is faster; elsewhere the bits of a row must not depend on the number of rows.
     pub(crate) fn of_steps(self, of_steps: bool) -> Self {
         Self { of_steps, ..self }
+    }
+}
+
+/// The right operand of several products. Where they round their operands, it is packed once for all of them.
+pub(crate) struct Operand<'a, T> {
+    view: View<'a, T>,
+    packed: Option<bf16::Packed>,
+}
+
+impl<'a, T: Float> Operand<'a, T> {
+    /// The matrix `view`, by which `products` matrices are multiplied. Packs it on all threads.
+    pub(crate) fn new(view: View<'a, T>, products: usize) -> Self {
+        let packed = if products > 1 { bf16::packed_if_on(view) } else { None };
+        Self { view, packed }
+    }
+
+    /// The whole matrix.
+    pub(crate) fn whole(&self) -> View<'_, T> {
+        self.columns(0..self.view.columns)
+    }
+
+    /// Returns the view of some columns.
+    ///
+    /// # Panics
+    /// If they are not inside the matrix.
+    pub(crate) fn columns(&self, columns: Range<usize>) -> View<'_, T> {
+        let View { data, column_stride, .. } = self.view;
+        assert!(columns.start <= columns.end && columns.end <= self.view.columns, "columns");
+        View {
+            data: &data[(columns.start * column_stride).min(data.len())..],
+            columns: columns.len(),
+            packed: self.packed.as_ref().map(|packed| (packed, columns.start)),
+            ..self.view
+        }
     }
 }
 

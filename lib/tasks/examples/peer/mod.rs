@@ -9,6 +9,7 @@ use std::time::Instant;
 use tensor::check::draw;
 use tensor::kernel::Graph;
 use tensor::op::Draw;
+use tensor::product::bf16;
 use tensor::updates::decision::{DeviceStepControl, StepControl, StepPolicy};
 use tensor::updates::norm;
 use tensor::{Device, DeviceChoice, Dtype, Tape, Tensor, Var, kernel};
@@ -20,7 +21,7 @@ pub struct Place {
     /// Where to compute: cpu, cuda, cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: DeviceChoice,
-    /// Element type of the computation; 16 bits need a GPU
+    /// Element type of the computation; f16 needs a GPU; on the CPU, bf16 rounds operands of matrix products (training.amp)
     #[arg(long, value_name = "TYPE", value_parser = ["f32", "bf16", "f16"], default_value = "f32")]
     precision: String,
     /// Record passes as CUDA graphs (training.compile); needs a GPU
@@ -42,9 +43,16 @@ impl Place {
             "f16" => Dtype::F16,
             _ => Dtype::F32,
         };
-        if device == Device::Cpu && dtype != Dtype::F32 {
-            return Err(Error::usage(format!("--precision {dtype} needs a GPU: --device cuda")));
-        }
+        let dtype = match (device, dtype) {
+            (Device::Cpu, Dtype::F16) => {
+                return Err(Error::usage("--precision f16 needs a GPU: --device cuda"));
+            }
+            (Device::Cpu, Dtype::Bf16) => {
+                bf16::set_on(true);
+                Dtype::F32
+            }
+            _ => dtype,
+        };
         if device == Device::Cpu && self.compile {
             return Err(Error::usage("--compile needs a GPU: --device cuda"));
         }

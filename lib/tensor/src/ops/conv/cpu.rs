@@ -4,7 +4,7 @@ use crate::dtype::Float;
 use crate::op::GradBuffer;
 use crate::ops::grid::split;
 use crate::parallel::{reduce, row_blocks, rows_per_block};
-use crate::product::{View, product};
+use crate::product::{Operand, View, product};
 use crate::vectorize;
 
 /// Target number of elements of a block's im2col matrix, which should stay in the L2 cache.
@@ -72,16 +72,21 @@ impl<T: Float> Start<'_, T> {
 pub(crate) fn output<T: Float>(g: &Geometry, x: &[T], w: &[T], start: Start<'_, T>, out: &mut [T]) {
     let (c, n, k) = (g.channels, g.filters, g.taps() * g.channels);
     let (places, taps) = (g.places(), taps_per_group(g, COLUMNS));
-    row_blocks((out, n), cells_per_block(taps * c), |range, out| {
+    let cells = cells_per_block(taps * c);
+    let products = (out.len() / n.max(1)).div_ceil(cells);
+    let w: Vec<_> = (places.chunks(taps).enumerate())
+        .map(|(group, places)| View::new(&w[group * taps * c..], n, places.len() * c, k))
+        .map(|w| Operand::new(w.transposed(), products))
+        .collect();
+    row_blocks((out, n), cells, |range, out| {
         let mut matrix = Scratch::<T>::uninit(range.len() * taps * c);
         let mut add = start.begin(out);
-        for (group, places) in places.chunks(taps).enumerate() {
+        for (places, w) in places.chunks(taps).zip(&w) {
             let width = places.len() * c;
             let seen = &mut matrix[..range.len() * width];
             neighbours(g, places, x, range.start, seen);
             let seen = View::new(seen, range.len(), width, width);
-            let w = View::new(&w[group * taps * c..], n, width, k).transposed();
-            product(out, n, add, T::ONE, seen, w);
+            product(out, n, add, T::ONE, seen, w.whole());
             add = true;
         }
     });
@@ -91,14 +96,19 @@ pub(crate) fn output<T: Float>(g: &Geometry, x: &[T], w: &[T], start: Start<'_, 
 /// and each tap, multiplies the gradients of the outputs that read the cells by the weights of the tap.
 pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, T>, dx: &mut [T]) {
     let (c, n, taps) = (g.channels, g.filters, g.taps());
-    row_blocks((dx, c), cells_per_block(c + n), |range, dx| {
+    let cells = cells_per_block(c + n);
+    let products = (dx.len() / c.max(1)).div_ceil(cells);
+    let w: Vec<_> = (0..taps)
+        .map(|tap| Operand::new(View::new(&w[tap * c..], n, c, taps * c), products))
+        .collect();
+    row_blocks((dx, c), cells, |range, dx| {
         if !start.begin(dx) {
             dx.fill(T::ZERO);
         }
         let mut readers = Scratch::<T>::uninit(range.len() * n);
         let mut parts = Scratch::<T>::uninit(range.len() * c);
         let cells: Vec<_> = range.clone().map(|cell| split(cell, g.input())).collect();
-        for (tap, place) in g.places().into_iter().enumerate() {
+        for (place, w) in g.places().into_iter().zip(&w) {
             // Gathers only the cells that this tap reads: a quarter with stride 2 along two axes.
             let mut rows = Vec::with_capacity(range.len());
             for (row, cell) in cells.iter().enumerate() {
@@ -108,8 +118,7 @@ pub(crate) fn input<T: Float>(g: &Geometry, w: &[T], dy: &[T], start: Start<'_, 
                 }
             }
             let dy = View::new(&readers, rows.len(), n, n);
-            let w = View::new(&w[tap * c..], n, c, taps * c);
-            product(&mut parts, c, false, T::ONE, dy, w);
+            product(&mut parts, c, false, T::ONE, dy, w.whole());
             vectorize!({
                 for (row, part) in rows.iter().zip(parts.chunks_exact(c)) {
                     for (d, part) in dx[row * c..][..c].iter_mut().zip(part) {

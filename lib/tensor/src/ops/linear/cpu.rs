@@ -3,7 +3,7 @@ use crate::dtype::Float;
 use crate::op::GradBuffer;
 use crate::ops::activation;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks, row_blocks};
-use crate::product::{FEW, View, product, product_into};
+use crate::product::{FEW, Operand, View, bf16, product, product_into};
 use crate::{Scratch, Tensor, for_rows, vectorize};
 
 /// Rows per block: enough to make packing W negligible, few enough that the block stays in the L2 cache until its
@@ -60,9 +60,15 @@ pub(crate) fn forward<T: Float>(
     let (x, b) = (x.read::<T>(), b.map(|b| b.read::<T>()));
     let columns = if rows < 2 * ROWS { COLUMNS } else { n };
     let (row_blocks, column_blocks) = (rows.div_ceil(ROWS), n.div_ceil(columns));
-    let wt = match w {
-        Weight::Whole(w) if transposes(rows, [n, k]) => Some(transposed(w, [n, k])),
-        _ => None,
+    let wt;
+    let w = match w {
+        // Packing needs no transpose.
+        Weight::Whole(w) if transposes(rows, [n, k]) && !bf16::is_on() => {
+            wt = transposed(w, [n, k]);
+            Ok(Operand::new(View::new(&wt, k, n, n), row_blocks))
+        }
+        Weight::Whole(w) => Ok(Operand::new(View::new(w, n, k, k).transposed(), row_blocks)),
+        Weight::Parts(write) => Err(write),
     };
     let z = Shared::new(z);
     let out = activated.map(|(f, out)| (f, Shared::new(out)));
@@ -76,10 +82,9 @@ pub(crate) fn forward<T: Float>(
             }
         }
         let mut part;
-        let w = match (&wt, w) {
-            (Some(wt), _) => View::new(&wt[c0..], k, c1 - c0, n),
-            (None, Weight::Whole(w)) => View::new(&w[c0 * k..], c1 - c0, k, k).transposed(),
-            (None, Weight::Parts(write)) => {
+        let w = match &w {
+            Ok(w) => w.columns(c0..c1),
+            Err(write) => {
                 part = Scratch::uninit((c1 - c0) * k);
                 write(c0 * k, &mut part);
                 View::new(&part[..], c1 - c0, k, k).transposed()
@@ -164,18 +169,21 @@ pub(crate) fn backward<T: Float>(
     let mut bias_sums = Scratch::<T>::zeroed(if db.is_some() { lanes * n } else { 0 });
     let (want_w, want_b) = (dw.is_some(), db.is_some());
     {
-        let dx = dx.map(|grad| (grad.accumulate, Shared::new(grad.tensor.write::<T>())));
+        let dx = dx.map(|grad| {
+            let w = Operand::new(View::new(w, n, k, k), row_blocks);
+            (grad.accumulate, Shared::new(grad.tensor.write::<T>()), w)
+        });
         let (sums, bias_sums) = (Shared::new(&mut sums), Shared::new(&mut bias_sums));
         blocks(lanes, 1, |range| {
             for lane in range {
                 for block in (lane..row_blocks).step_by(lanes) {
                     let (r0, r1) = (block * ROWS, ((block + 1) * ROWS).min(rows));
                     let dz_block = &dz[r0 * n..r1 * n];
-                    if let Some((add, dx)) = &dx {
+                    if let Some((add, dx, w)) = &dx {
                         // SAFETY: row blocks are disjoint.
                         let dx = unsafe { dx.slice(r0 * k..r1 * k) };
                         let dz = View::new(dz_block, r1 - r0, n, n);
-                        product(dx, k, *add, T::ONE, dz, View::new(w, n, k, k));
+                        product(dx, k, *add, T::ONE, dz, w.whole());
                     }
                     if want_w {
                         // SAFETY: every lane has its own range.
@@ -218,13 +226,15 @@ fn backward_by_columns<T: Float>(
         false => (TASK / (rows * k).max(1)).clamp(MIN_PART, PART),
     };
     let of_dw = if dw.is_some() || db.is_some() { n.div_ceil(columns) } else { 0 };
+    let products = if dw.is_some() { of_dw } else { 0 };
+    let x = Operand::new(View::new(x, rows, k, k), products);
     let part = |i: usize| {
         let (c0, c1) = (i * columns, ((i + 1) * columns).min(n));
         if let Some((add, dw)) = &dw {
             // SAFETY: the parts are disjoint.
             let dw = unsafe { dw.slice(c0 * k..c1 * k) };
             let dzt = View::new(&dz[c0..], rows, c1 - c0, n).transposed();
-            product(dw, k, *add, T::ONE, dzt, View::new(x, rows, k, k));
+            product(dw, k, *add, T::ONE, dzt, x.whole());
         }
         if let Some((add, db)) = &db {
             // SAFETY: as above.
@@ -249,14 +259,17 @@ fn backward_by_columns<T: Float>(
     // With few rows, columns are divided as well, so that all threads have work.
     let width = if rows < 2 * ROWS { COLUMNS } else { k };
     let column_blocks = k.div_ceil(width);
+    let products = if dx.is_some() { rows.div_ceil(ROWS) } else { 0 };
+    let w = Operand::new(View::new(w, n, k, k), products);
     let block = |i: usize| {
         let (r0, c0) = (i / column_blocks * ROWS, i % column_blocks * width);
         let (r1, c1) = ((r0 + ROWS).min(rows), (c0 + width).min(k));
         if let Some((add, dx)) = &dx {
             let dz = View::new(&dz[r0 * n..], r1 - r0, n, n);
-            let w = View::new(&w[c0..], n, c1 - c0, k);
             // SAFETY: the blocks are disjoint and inside dx.
-            unsafe { product_into(dx.pointer(r0 * k + c0), k, *add, T::ONE, dz, w) };
+            unsafe {
+                product_into(dx.pointer(r0 * k + c0), k, *add, T::ONE, dz, w.columns(c0..c1))
+            };
         }
     };
     let of_dx = if dx.is_some() { rows.div_ceil(ROWS) * column_blocks } else { 0 };

@@ -2,7 +2,7 @@ use super::LinearCrossEntropy;
 use crate::dtype::Float;
 use crate::op::GradBuffer;
 use crate::parallel::{BLOCK_ELEMENTS, Shared, blocks};
-use crate::product::{View, product};
+use crate::product::{Operand, View, product};
 use crate::simd::{max, sum};
 use crate::{Scratch, Tensor, vectorize};
 
@@ -44,12 +44,16 @@ impl<'a, T: Float> Labelled<'a, T> {
         self.classes.div_ceil(PARTS).min(CLASSES)
     }
 
-    /// Writes the logits of rows `rows` and classes `classes` to `z`.
-    fn logits(&self, z: &mut [T], rows: [usize; 2], classes: [usize; 2]) {
+    /// Wᵀ, for the logits of `tiles` tiles of rows.
+    fn to_logits(&self, tiles: usize) -> Operand<'_, T> {
+        Operand::new(View::new(self.w, self.classes, self.width, self.width).transposed(), tiles)
+    }
+
+    /// Writes the logits of rows `rows` and classes `classes` to `z`, for W from [`Self::to_logits`].
+    fn logits(&self, w: &Operand<T>, z: &mut [T], rows: [usize; 2], classes: [usize; 2]) {
         let (k, [r0, r1], [c0, c1]) = (self.width, rows, classes);
         let x = View::new(&self.x[r0 * k..], r1 - r0, k, k);
-        let w = View::new(&self.w[c0 * k..], c1 - c0, k, k).transposed();
-        product(z, c1 - c0, false, T::ONE, x, w);
+        product(z, c1 - c0, false, T::ONE, x, w.columns(c0..c1));
     }
 
     /// The class of a labelled row if it is among `classes`.
@@ -99,6 +103,7 @@ pub(super) fn forward<T: Float>(op: &LinearCrossEntropy, inputs: &[&Tensor], sta
     let own = Labelled::<T>::of(op, inputs);
     let (count, tile, classes) = (own.rows.len(), own.tile(), own.classes);
     let row_tiles = count.div_ceil(ROWS);
+    let w = own.to_logits(row_tiles);
     let mut sums = vec![Sums::<T>::empty(); PARTS * count];
     {
         let sums = Shared::new(&mut sums);
@@ -112,7 +117,7 @@ pub(super) fn forward<T: Float>(op: &LinearCrossEntropy, inputs: &[&Tensor], sta
                 for c0 in (part * tile..classes).step_by(PARTS * tile) {
                     let c1 = (c0 + tile).min(classes);
                     let z = &mut z[..(r1 - r0) * (c1 - c0)];
-                    own.logits(z, [r0, r1], [c0, c1]);
+                    own.logits(&w, z, [r0, r1], [c0, c1]);
                     vectorize!({
                         for ((row, z), known) in
                             (r0..r1).zip(z.chunks_exact(c1 - c0)).zip(&mut *sums)
@@ -162,6 +167,7 @@ pub(super) fn backward<T: Float>(
     let mut dx = dx.map(GradBuffer::zeroed::<T>);
     let dw = dw.map(GradBuffer::zeroed::<T>).map(|dw| Shared::new(dw));
     let height = ROWS.min(count);
+    let w = own.to_logits(count.div_ceil(ROWS));
     let mut sums = Scratch::<T>::uninit(if dx.is_some() { PARTS * height * k } else { 0 });
     for r0 in (0..count).step_by(ROWS) {
         let r1 = (r0 + ROWS).min(count);
@@ -181,7 +187,7 @@ pub(super) fn backward<T: Float>(
                     let c1 = (c0 + tile).min(classes);
                     let width = c1 - c0;
                     let z = &mut z[..rows * width];
-                    own.logits(z, [r0, r1], [c0, c1]);
+                    own.logits(&w, z, [r0, r1], [c0, c1]);
                     differentiate(&own, stats, dy, z, [r0, r1], [c0, c1]);
                     let dz = View::new(z, rows, width, width);
                     if let Some(sum) = &mut sum {

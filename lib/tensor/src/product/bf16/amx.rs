@@ -1,6 +1,6 @@
 //! The tile registers of AMX, by inline assembly: there are no stable intrinsics for them.
 
-use super::SIDE;
+use super::panels::SIDE;
 use super::tiles::Tiles;
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid_count, _xgetbv};

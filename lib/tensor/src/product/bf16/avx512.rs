@@ -1,7 +1,7 @@
 //! Packing by AVX-512 BF16, and its kernel.
 
 use super::super::View;
-use super::{DEPTH, Part, SIDE, TILE};
+use super::panels::{DEPTH, Part, SIDE, TILE};
 use std::arch::x86_64::*;
 use std::mem::transmute;
 

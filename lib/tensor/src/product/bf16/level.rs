@@ -1,6 +1,5 @@
 //! The choice of an implementation.
 
-use std::arch::x86_64::__cpuid;
 use std::sync::LazyLock;
 use unix::{Error, Result};
 
@@ -28,9 +27,12 @@ impl Level {
     }
 
     /// Whether the processor has it, and the system allows it.
-    pub(super) fn is_there(self) -> bool {
+    pub fn is_there(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
         static THERE: LazyLock<[bool; 3]> =
             LazyLock::new(|| [true, super::avx512::is_there(), super::amx::is_there()]);
+        #[cfg(not(target_arch = "x86_64"))]
+        static THERE: [bool; 3] = [true, false, false];
         THERE[self as usize]
     }
 
@@ -57,8 +59,13 @@ fn limit() -> Result<Option<Level>> {
 
 /// Whether the processor is one of Intel's.
 fn is_of_intel() -> bool {
-    let found = __cpuid(0);
-    [found.ebx, found.edx, found.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
+    #[cfg(target_arch = "x86_64")]
+    {
+        let found = std::arch::x86_64::__cpuid(0);
+        [found.ebx, found.edx, found.ecx].map(u32::to_le_bytes).concat() == b"GenuineIntel"
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The implementation for products of this process. With LONGHAUL_CPU, it is the highest one of the processor up to that.

@@ -1,3 +1,5 @@
+use super::super::Operand;
+use super::panels::{Kernel, SIDE};
 use super::tiles::Tiles;
 use super::*;
 
@@ -78,7 +80,7 @@ fn multiply(
             By::Level(level) => product(level, out, stride, scale, lhs, rhs),
             By::Soft => {
                 let kernel = Kernel::Soft(Box::new(Soft([[[1; 64]; 16]; 8])));
-                product_packed(kernel, out, stride, scale, lhs, rhs);
+                panels::product(kernel, out, stride, scale, lhs, rhs);
             }
         }
     }
@@ -104,9 +106,9 @@ fn rounded(x: f32) -> f64 {
     f64::from(f32::from_bits(u32::from(portable::round(x)) << 16))
 }
 
-/// Compares a product of an implementation with sums of rounded operands in f64.
+/// Compares the products of implementations with sums of rounded operands in f64.
 fn check(
-    by: By,
+    bys: &[By],
     [m, n, k]: [usize; 3],
     [ta, tb]: [bool; 2],
     (alpha, add): (f32, bool),
@@ -124,29 +126,47 @@ fn check(
     of(&a, ta, [m, k], &|lhs| {
         of(&b, tb, [k, n], &|rhs| {
             let (stride, before) = (n + pad, values(m * (n + pad), 3));
-            let mut out = before.clone();
-            multiply(by, &mut out, stride, (alpha, add), lhs, rhs);
-            for row in 0..m {
-                for column in 0..stride {
-                    let (found, was) = (out[row * stride + column], before[row * stride + column]);
-                    if column >= n {
+            let all: Vec<(By, usize, Vec<f32>)> = bys
+                .iter()
+                .flat_map(|by| {
+                    // The product; with the right operand packed before; with columns of that, from a tile on and inside of one.
+                    let level = if let By::Level(level) = by { *level } else { Level::Avx512 };
+                    let operand = Operand { view: rhs, packed: Some(Packed::new(level, rhs)) };
+                    let views = [0, SIDE, 1].map(|first| (first, operand.columns(first.min(n)..n)));
+                    let found = [(0, rhs)].into_iter().chain(views).map(|(first, rhs)| {
+                        let mut out = before.clone();
+                        if first < n {
+                            multiply(*by, &mut out[first..], stride, (alpha, add), lhs, rhs);
+                        }
+                        (*by, first, out)
+                    });
+                    let found: Vec<_> = found.collect();
+                    assert_eq!(found[0].2, found[1].2, "{by:?}: packed before");
+                    found
+                })
+                .collect();
+            for (row, column) in (0..m).flat_map(|row| (0..stride).map(move |c| (row, c))) {
+                let was = before[row * stride + column];
+                let mut sum = if add { f64::from(was) } else { 0.0 };
+                let mut size = sum.abs();
+                for i in 0..if column < n { k } else { 0 } {
+                    let x = rounded(lhs.data[row * lhs.row_stride + i * lhs.column_stride]);
+                    let y = rounded(rhs.data[i * rhs.row_stride + column * rhs.column_stride]);
+                    sum += f64::from(alpha) * x * y;
+                    size += (f64::from(alpha) * x * y).abs();
+                }
+                // k sums, each rounded to 24 bits (Higham 2002, section 3.1), the product with alpha, and subnormal results.
+                let bound = (k + 3) as f64 * f64::from(f32::EPSILON) / 2.0 * size + 1e-37;
+                for (by, first, out) in &all {
+                    let found = out[row * stride + column];
+                    if column >= n || column < *first {
                         assert_eq!(found, was, "{by:?}: outside of the result");
                         continue;
                     }
-                    let mut sum = if add { f64::from(was) } else { 0.0 };
-                    let mut size = sum.abs();
-                    for i in 0..k {
-                        let x = rounded(lhs.data[row * lhs.row_stride + i * lhs.column_stride]);
-                        let y = rounded(rhs.data[i * rhs.row_stride + column * rhs.column_stride]);
-                        sum += f64::from(alpha) * x * y;
-                        size += (f64::from(alpha) * x * y).abs();
-                    }
-                    // k sums, each rounded to 24 bits (Higham 2002, section 3.1), the product with alpha, and subnormal results.
-                    let bound = (k + 3) as f64 * f64::from(f32::EPSILON) / 2.0 * size + 1e-37;
                     let error = (f64::from(found) - sum).abs();
                     assert!(
                         error <= bound,
-                        "{by:?} {m}x{n}x{k} {ta} {tb} {alpha} {add}: {found} {sum}"
+                        "{by:?} {m}x{n}x{k} {ta} {tb} {alpha} {add} {first}: {found} {sum}"
                     );
                 }
             }
@@ -157,30 +177,25 @@ fn check(
 #[test]
 fn every_size_and_transposition_is_right() {
     let most = if std::env::var_os("TORTURE").is_some() { 70 } else { 34 };
-    for by in all() {
-        for (m, n, k) in (1..=most).flat_map(|m| {
-            [(m, 35 - m.min(34), m), (m, m, 1), (17, m, 33), (m, 16, most), (1, m, m)]
-        }) {
-            for i in 0..4 {
-                let scale =
-                    if (m + n + k) % 2 == 0 { (1.0, i % 2 == 0) } else { (-0.5, i % 2 == 1) };
-                check(by, [m, n, k], [i & 1 == 1, i & 2 == 2], scale, (m + i) % 3);
-            }
-        }
-        let mut next = 7_u64;
-        let mut random = |most: u64| {
-            next = next
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (next >> 33) % most
-        };
-        for _ in 0..60 {
-            let sizes = std::array::from_fn(|_| 1 + random(300) as usize);
-            let scale = ([1.0, 2.5][random(2) as usize], random(2) == 1);
-            check(by, sizes, [random(2) == 1, random(2) == 1], scale, random(2) as usize);
-        }
-        check(by, [33, 47, 1100], [false, true], (1.0, true), 0);
+    let bys = all();
+    for (m, n, k) in
+        (1..=most).flat_map(|m| (1..=most).flat_map(move |n| (1..=most).map(move |k| (m, n, k))))
+    {
+        let i = 7 * m + 3 * n + k;
+        let scale = ([1.0, -0.5][i / 4 % 2], i / 8 % 2 == 1);
+        check(&bys, [m, n, k], [i % 2 == 1, i / 2 % 2 == 1], scale, i % 3);
     }
+    let mut next = 7_u64;
+    let mut random = |most: u64| {
+        next = next.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (next >> 33) % most
+    };
+    for _ in 0..500 {
+        let sizes = std::array::from_fn(|_| 1 + random(300) as usize);
+        let scale = ([1.0, 2.5][random(2) as usize], random(2) == 1);
+        check(&bys, sizes, [random(2) == 1, random(2) == 1], scale, random(2) as usize);
+    }
+    check(&bys, [33, 47, 1100], [false, true], (1.0, true), 0);
 }
 
 #[test]

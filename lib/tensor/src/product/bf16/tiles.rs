@@ -1,6 +1,6 @@
 //! The kernel of AMX in terms of its tile registers, so that tests can run it on any processor.
 
-use super::{Part, SIDE, TILE};
+use super::panels::{Part, SIDE, TILE};
 
 /// Tile registers 0 to 7 of 16 rows of 64 bytes, of which the kernel uses 0 to 3 for sums, 4 and 5 for the left operand, 6 and 7
 /// for the right one.
