@@ -57,6 +57,16 @@ fn first(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16
 }
 
+/// The elements at x whose bits are set in the mask, rounded, and zeros in the other lanes.
+// vcvtne2ps2bf16 rounds two registers at a time, but is no faster once operands are not in the L1 cache, and Bochs 3.1
+// (tests/amx.sh) computes it wrongly.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn load_rounded(x: *const f32, mask: __mmask16) -> __m256i {
+    // SAFETY: the caller guarantees the elements; the result has the same 32 bytes.
+    unsafe { transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, x))) }
+}
+
 /// Packs `lines` lines of `length` adjacent elements, `stride` elements apart.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn pack_along(
@@ -68,23 +78,14 @@ unsafe fn pack_along(
 ) {
     let masks = [first(length.min(16)), first(length.saturating_sub(16))];
     for (line, out) in tile.as_chunks_mut::<DEPTH>().0.iter_mut().enumerate() {
-        let packed = match line < lines {
-            true => {
-                // SAFETY: masked lanes are not read.
-                let [low, high] = unsafe {
-                    let x = x.add(line * stride);
-                    [
-                        _mm512_maskz_loadu_ps(masks[0], x),
-                        _mm512_maskz_loadu_ps(masks[1], x.wrapping_add(16)),
-                    ]
-                };
-                // SAFETY: the same 64 bytes.
-                unsafe { transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
+        for (half, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let mask = if line < lines { masks[half] } else { 0 };
+            // SAFETY: masked lanes are not read, and half a line has 32 bytes.
+            unsafe {
+                let packed = load_rounded(x.wrapping_add(line * stride + half * 16), mask);
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), packed);
             }
-            false => _mm512_setzero_si512(),
-        };
-        // SAFETY: a line has 64 bytes.
-        unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), packed) };
+        }
     }
 }
 
@@ -103,10 +104,7 @@ unsafe fn pack_across(
         let line = |line: usize| {
             let mask = if line < lines { mask } else { 0 };
             // SAFETY: masked lanes are not read.
-            let values = unsafe { _mm512_maskz_loadu_ps(mask, x.wrapping_add(line * stride)) };
-            // SAFETY: the same 32 bytes.
-            let rounded = unsafe { transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values)) };
-            _mm512_cvtepu16_epi32(rounded)
+            _mm512_cvtepu16_epi32(unsafe { load_rounded(x.wrapping_add(line * stride), mask) })
         };
         let packed = _mm512_or_si512(line(2 * pair), _mm512_slli_epi32::<16>(line(2 * pair + 1)));
         // SAFETY: a line has 64 bytes.
