@@ -59,7 +59,7 @@ fn shell_scripts_have_no_faults() {
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "sh" || e == "sbatch"))
         .collect();
-    scripts.push(root().join("tests/slurm/cluster.sh"));
+    scripts.extend(["tests/amx.sh", "tests/slurm/cluster.sh"].map(|path| root().join(path)));
     assert!(scripts.len() >= 4, "{scripts:?}");
     if test_support::require_program("shellcheck", &["--version"]) {
         let output = std::process::Command::new("shellcheck").args(&scripts).output().unwrap();
