@@ -8,8 +8,7 @@ use crate::params::ParamSet;
 use crate::score::{Metrics, Scores};
 use crate::task::{ConfiguredTask, Task};
 use dist::Collective;
-use tensor::product::bf16;
-use tensor::{Dtype, Tape};
+use tensor::Tape;
 use unix::Result;
 
 /// Computes the metrics of `params` on `training.validation_samples` samples, spread evenly over the validation split,
@@ -24,12 +23,9 @@ pub fn validate(
 ) -> Result<Metrics> {
     let samples = spread(task.validation_samples(), training.validation_samples);
     let batches: Vec<&[u64]> = samples.chunks(training.validation_batch_size as usize).collect();
-    let dtype = match training.validation_amp {
-        true => numerics::dtype(training, params.trained.device()),
-        false => Dtype::F32,
-    };
-    let device = params.trained.device();
-    numerics::Products::new(training, training.validation_amp, device, amp_on_cpu).set();
+    let (amp, device) = (training.validation_amp, params.trained.device());
+    let dtype = numerics::dtype(amp && training.amp, training.precision, device);
+    let rounding = numerics::Products::new(training, amp, device, amp_on_cpu).set();
     let mut own = Vec::new();
     for batch in batches.iter().skip(ranks.rank()).step_by(ranks.size()) {
         let mut scores = Scores::default();
@@ -38,7 +34,7 @@ pub fn validate(
         task.evaluate(&forward, batch, &mut scores)?;
         own.push(scores);
     }
-    bf16::set_on(false);
+    drop(rounding);
     let by_rank = gather(ranks, own)?;
     let mut all = Scores::default();
     for number in 0..batches.len() {

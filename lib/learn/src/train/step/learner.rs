@@ -14,6 +14,7 @@ use dist::Collective;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tensor::kernel::{self, PendingRead};
+use tensor::product::bf16::Rounding;
 use tensor::updates::decision::{
     DeviceStepControl, LossScale, PendingStepControl, StepControl, StepPolicy,
 };
@@ -28,6 +29,8 @@ pub struct ForwardLoss {
     /// Sum of the weights of the batch, followed by the sum of each loss term and, where it has one, its own weight.
     numbers: Vec<Tensor>,
     variables: Vec<Var>,
+    /// The backward pass rounds operands, too.
+    rounding: Option<Rounding>,
 }
 
 /// Parameters, moving average and optimizer state of a run.
@@ -140,13 +143,14 @@ impl Learner {
         ranks: &dyn Collective,
     ) -> Result<Self> {
         let (training, optimizer) = (&config.training, &config.optimizer);
-        params.frozen.prepare(numerics::dtype(training, params.trained.device()));
+        let dtype = numerics::dtype(training.amp, training.precision, params.trained.device());
+        params.frozen.prepare(dtype);
         let trained = &params.trained;
         optimizer.check_groups(&params)?;
         let lengths: Vec<usize> = trained.tensors().map(Tensor::len).collect();
         let owners = (optimizer.shard && ranks.size() > 1).then(|| parts(&lengths, ranks.size()));
         let is_ours = |i: usize| owners.as_ref().is_none_or(|owners| owners[i] == ranks.rank());
-        let scaled = numerics::dtype(training, trained.device()) == Dtype::F16;
+        let scaled = dtype == Dtype::F16;
         let samples = MicroBatches::new(training, ranks.rank(), ranks.size())?.samples;
         let rule = StepPolicy {
             clip: training.clip_grad_norm.unwrap_or(f64::INFINITY),
@@ -206,7 +210,7 @@ impl Learner {
         batch: &Batch,
         numerics: &Numerics,
     ) -> Result<ForwardLoss> {
-        numerics.products.set();
+        let rounding = numerics.products.set();
         numerics.recompute.begin_pass(batch.variant());
         let tape = Tape::new();
         let forward = Forward::training(&tape, &self.params)
@@ -219,7 +223,7 @@ impl Learner {
         drop(forward);
         numerics.recompute.end_pass();
         let numbers = self.terms.numbers(task, batch, loss.terms)?;
-        Ok(ForwardLoss { tape, loss: loss.sum, numbers, variables })
+        Ok(ForwardLoss { tape, loss: loss.sum, numbers, variables, rounding })
     }
 
     /// Runs the backward pass of a loss: calls `ready` with the index and gradient of each parameter as soon as the
@@ -231,7 +235,7 @@ impl Learner {
         buffers: Vec<Tensor>,
         mut ready: impl FnMut(usize, Tensor),
     ) -> Result<Vec<Tensor>> {
-        let ForwardLoss { tape, loss, numbers, variables } = forward;
+        let ForwardLoss { tape, loss, numbers, variables, rounding: _rounding } = forward;
         let device = self.params.trained.device();
         let zeros = |v: &Var| Tensor::zeros_on(device, v.shape(), Dtype::F32);
         tape.backward_each(&loss, self.loss_scale(), &variables, buffers, |i, gradient| {
@@ -252,8 +256,6 @@ impl Learner {
         frozen: &[&str],
         ranks: &dyn Collective,
     ) -> Result<Pending> {
-        // The products of an optimizer are those of f32.
-        tensor::product::bf16::set_on(false);
         let factor = self.schedule.factor(update) * self.plateau_factor;
         let learning_rate = self.optimizer.learning_rate * factor;
         let [sums, weights] =

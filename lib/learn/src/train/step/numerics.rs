@@ -4,7 +4,7 @@ use crate::config::{Precision, Training};
 use crate::recompute::Recompute;
 use crate::train::Progress;
 use std::rc::Rc;
-use tensor::product::bf16::{self, Level};
+use tensor::product::bf16::{self, Level, Rounding};
 use tensor::{Device, Dtype};
 
 /// Numerics of forward and backward passes.
@@ -40,12 +40,13 @@ impl Products {
         }
     }
 
-    /// Sets these modes for the pass about to begin. They are process-wide, and other models in the process may use
-    /// different ones.
-    pub fn set(self) {
+    /// Sets these modes for the pass about to begin, until whose end the result is kept. They are process-wide, and other
+    /// models in the process may use different ones.
+    #[must_use]
+    pub fn set(self) -> Option<Rounding> {
         tensor::kernel::set_tf32(self.tf32);
         tensor::kernel::set_wgmma(self.wgmma);
-        bf16::set_on(self.bf16);
+        self.bf16.then(Rounding::begin)
     }
 }
 
@@ -75,13 +76,13 @@ impl Numerics {
         } else {
             training.mem_budget
         }));
-        Self { dtype: dtype(training, device), recompute, products }
+        Self { dtype: dtype(training.amp, training.precision, device), recompute, products }
     }
 }
 
-/// Returns the compute dtype of the model; the CPU computes in f32, where products may round their operands.
-pub(in crate::train) fn dtype(training: &Training, device: Device) -> Dtype {
-    match (training.amp && device != Device::Cpu, training.precision) {
+/// Returns the compute dtype of a model; the CPU computes in f32, where products may round their operands.
+pub fn dtype(amp: bool, precision: Precision, device: Device) -> Dtype {
+    match (amp && device != Device::Cpu, precision) {
         (false, _) => Dtype::F32,
         (true, Precision::Bf16) => Dtype::Bf16,
         (true, Precision::F16) => Dtype::F16,

@@ -24,19 +24,33 @@ pub use level::{Level, level};
 use super::View;
 use crate::dtype::{Dtype, Float};
 use std::mem::transmute_copy;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Whether products of f32 matrices round their operands.
-static ON: AtomicBool = AtomicBool::new(false);
+/// Number of [`Rounding`]s.
+static ROUNDINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// Sets whether products of f32 matrices on the CPU round their operands to bf16, in the whole process.
-pub fn set_on(on: bool) {
-    ON.store(on, Ordering::Relaxed);
+/// While one of these exists, products of f32 matrices on the CPU round their operands to bf16, in the whole process.
+#[derive(Debug)]
+#[must_use]
+pub struct Rounding(());
+
+impl Rounding {
+    /// Begins to round operands.
+    pub fn begin() -> Self {
+        ROUNDINGS.fetch_add(1, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for Rounding {
+    fn drop(&mut self) {
+        ROUNDINGS.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Whether products of f32 matrices round their operands.
 pub fn is_on() -> bool {
-    ON.load(Ordering::Relaxed)
+    ROUNDINGS.load(Ordering::Relaxed) > 0
 }
 
 /// A right operand in the form that an implementation multiplies.
