@@ -104,12 +104,12 @@ fn every_option_is_for_records_or_refused() {
         (
             "evaluate score",
             "run --data split.json -o x",
-            "data split output summary force worst with weights device threads json".into(),
+            "data split output summary force worst with weights device amp threads json".into(),
         ),
         (
             "evaluate predict",
             "run --inputs x.npy --axes nxyc -o x.npy --force",
-            "inputs data split axes output force with weights device threads json".into(),
+            "inputs data split axes output force with weights device amp threads json".into(),
         ),
     ] {
         let mut used: Vec<&str> = used.split(' ').collect();

@@ -58,7 +58,8 @@ pub fn score(args: &Score) -> Result<Exit> {
         let (data, split, options) = (&*args.data, args.split, args.options.of(entry)?);
         let request = ScoreRequest { parts: &parts, opener: &opener, data, split, options };
         let (summary, worst) = (args.summary.as_ref(), args.worst);
-        let job = ScoreJob { folder: &args.to, summary, ranks: &*ranks, signals, worst };
+        let (folder, amp) = (&*args.to, opener.mode.amp);
+        let job = ScoreJob { folder, summary, ranks: &*ranks, signals, worst, amp };
         (entry.score.open)(&request)?.run(&job, work)
     };
     let reported = || {

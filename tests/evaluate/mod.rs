@@ -1,5 +1,6 @@
 //! End-to-end tests of `evaluate`, on small data and models that the other programs made.
 
+mod amp;
 mod every_task;
 mod export;
 mod interrupted;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::world;
-use crate::common::shell;
+use crate::common::{Captured, shell};
 use data::fields::field::Field;
 
 pub fn read(file: &str, trajectory: usize) -> Vec<f32> {
@@ -13,9 +13,10 @@ pub fn read(file: &str, trajectory: usize) -> Vec<f32> {
     values
 }
 
-pub fn done(script: &str) {
+pub fn done(script: &str) -> Captured {
     let output = shell(world(), script);
     assert_eq!(output.status, Some(0), "{}", output.stderr);
+    output
 }
 
 #[test]

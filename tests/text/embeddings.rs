@@ -92,7 +92,9 @@ fn vectors_are_what_the_head_reads() {
          ckpt export run --format hf --encoder-only -o encoder
          latent-cache make encoder --data split.json --max-length 32 -o exported
          latent-cache make run --data tokens --pooling cls -o cls
-         latent-cache make run --data tokens --pooling max --split test -o max",
+         latent-cache make run --data tokens --pooling max --split test -o max
+         latent-cache make run --data tokens --split test --device cpu --amp -o amp
+         evaluate score run --data tokens --device cpu --amp -o amp-scores",
     );
     for (short, long) in vectors(&folder.join("unit"), SplitName::Test).iter().zip(&found) {
         let norm = long[..5].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
@@ -103,6 +105,17 @@ fn vectors_are_what_the_head_reads() {
     }
     assert!(vectors(&folder.join("exported"), SplitName::Test) == found);
     assert!(folder.join("exported/tokens/train").is_dir() && !folder.join("max/train").exists());
+    // Operands have 8 significant bits, and each state passes through two blocks and a normalization.
+    let rounded = vectors(&folder.join("amp"), SplitName::Test);
+    let errors = rounded.iter().flatten().zip(found.iter().flatten()).map(|(a, b)| (a - b).abs());
+    let largest = errors.fold(0.0, f32::max);
+    assert!(largest > 0.0 && largest < 0.05, "{largest:e}");
+    let amp = |file: &str| {
+        let text = fs::read_to_string(folder.join(file)).unwrap();
+        text.replace(": ", ":").contains(r#""amp":true"#)
+    };
+    assert!(amp("amp/test/index.json") && amp("amp-scores/metrics.json"));
+    assert!(!amp("mean/test/index.json") && !amp("scores/metrics.json"));
     // The maximum is at least the mean and at least the first state.
     let [cls, max] = ["cls", "max"].map(|name| vectors(&folder.join(name), SplitName::Test));
     for ((max, mean), cls) in max.iter().zip(&found).zip(&cls) {
@@ -183,6 +196,7 @@ fn a_network_trains_on_the_vectors_of_one_encoder() {
         (with("--normalize", "--normalize --pooling cls"), 73, "their pooling is mean, not cls"),
         (with("--dimensions 8", "--dimensions 7"), 73, "vectors of 8 numbers, not 7"),
         (with("--normalize", "--normalize --max-length 16"), 73, "up to 32 tokens, not 16"),
+        (with("--normalize", "--normalize --amp"), 73, "they were made without --amp"),
         (with("tokens", "second-tokens"), 73, "vectors of other texts or tokens"),
         (with("embedded", "tokens"), 73, "no encoder made"),
         (with("tokens", "embedded").replace("-o embedded", "-o x"), 65, "have vectors already"),

@@ -208,7 +208,8 @@ fn main() -> Result<()> {
     assert_eq!(files("whole")?, files("killed")?, "the killed run has other bits");
     let (run, signals) = (folder.join("killed"), Signals::install()?);
     let to = &folder.join("scores");
-    let job = ScoreJob { folder: to, summary: None, ranks: &Solo, signals, worst: None };
+    let job =
+        ScoreJob { folder: to, summary: None, ranks: &Solo, signals, worst: None, amp: false };
     let task = work::Task { folder: to, task: "evaluation", advice: "" };
     let scored = Scored::restore(&run)?;
     let found = work::run(task, signals, |work| score(&scored, &job, Some(work)))?;

@@ -1,17 +1,20 @@
 //! Trained models, restored from a checkpoint.
 
 use crate::checkpoint::{self, Loaded};
+use crate::config::Precision;
 use crate::dependency::Dependencies;
 use crate::forward::Forward;
 use crate::init::InitFrom;
 use crate::params::{Builder, FROZEN, ParamSet};
 use crate::task::Buffers;
+use crate::train::numerics;
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use tensor::{Device, Element, Tape, Tensor, with_element};
+use tensor::product::bf16::Rounding;
+use tensor::{Device, Dtype, Element, Tape, Tensor, with_element};
 use unix::{Error, Exit, Result, warn};
 
 /// Which weights of a checkpoint to use.
@@ -36,6 +39,36 @@ pub enum Weights {
     Ema,
     /// The trained parameters.
     Raw,
+}
+
+/// Where a trained model computes, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct ComputeMode {
+    /// The device.
+    pub device: Device,
+    /// Whether matrix products round their operands to bf16: as with `training.amp`, by computing in bf16 inside the model on
+    /// GPUs.
+    pub amp: bool,
+}
+
+impl From<Device> for ComputeMode {
+    /// In f32.
+    fn from(device: Device) -> Self {
+        Self { device, amp: false }
+    }
+}
+
+impl ComputeMode {
+    /// Runs `body` as a forward run without gradients of parameters on the device.
+    pub fn run<R>(self, params: &ParamSet, body: impl FnOnce(&Forward) -> Result<R>) -> Result<R> {
+        let _rounding = (self.amp && self.device == Device::Cpu).then(Rounding::begin);
+        let tape = Tape::without_gradients();
+        let forward = Forward::evaluation(&tape, params);
+        match numerics::dtype(self.amp, Precision::Bf16, self.device) {
+            Dtype::F32 => body(&forward),
+            dtype => body(&forward.computing_in(dtype)?),
+        }
+    }
 }
 
 /// Origin of the weights of a model.
@@ -159,13 +192,14 @@ impl Parts {
         Ok(())
     }
 
-    /// Builds the model with `build` and loads these weights onto `device`. Errors: 65 when model and weights do not
+    /// Builds the model with `build` and loads these weights onto its device. Errors: 65 when model and weights do not
     /// match; 1 when a weight is not finite.
     pub fn restore<M>(
         &self,
-        device: Device,
+        mode: impl Into<ComputeMode>,
         build: impl FnOnce(&mut Builder) -> Result<M>,
     ) -> Result<TrainedModel<M>> {
+        let mode = mode.into();
         // Only frozen parameters that the source of the others lacks are drawn again.
         let init: Option<InitFrom> = self.section("init")?;
         let kept = init.map(|init| init.names.keep).unwrap_or_default();
@@ -175,7 +209,8 @@ impl Parts {
         params.trained.assign(&self.weights)?;
         self.assign_frozen(&mut params)?;
         require_finite(&params)?;
-        Ok(TrainedModel { origin: self.origin.clone(), model, params: params.to_device(device)? })
+        let params = params.to_device(mode.device)?;
+        Ok(TrainedModel { origin: self.origin.clone(), model, params, mode })
     }
 }
 
@@ -208,13 +243,14 @@ pub struct TrainedModel<M> {
     pub model: M,
     /// The parameters.
     pub params: ParamSet,
+    /// How it computes.
+    pub mode: ComputeMode,
 }
 
 impl<M> TrainedModel<M> {
     /// Runs `body` as a forward run without gradients.
     pub fn run<R>(&self, body: impl FnOnce(&Forward, &M) -> Result<R>) -> Result<R> {
-        let tape = Tape::without_gradients();
-        body(&Forward::evaluation(&tape, &self.params), &self.model)
+        self.mode.run(&self.params, |forward| body(forward, &self.model))
     }
 }
 

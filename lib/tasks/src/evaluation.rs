@@ -7,10 +7,12 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, FromArgMatches};
 use data::split::SplitName;
 use dist::Collective;
-use learn::evaluate::{Evaluation, Prediction};
+use learn::evaluate::{Evaluation, JsonLines, Prediction};
 use learn::trained::Parts;
 use std::ffi::OsString;
 use std::path::Path;
+use unix::cli::Output;
+use unix::out::Out;
 use unix::{Error, Result};
 
 /// Arguments of a task's `open` for `evaluate score`.
@@ -43,6 +45,22 @@ pub struct PredictRequest<'a> {
     pub ranks: &'a dyn Collective,
     /// The options of the task.
     pub options: &'a ArgMatches,
+}
+
+impl PredictRequest<'_> {
+    /// Opens the output as JSON lines, on rank 0. `identity` identifies inputs and options, so that an interrupted command
+    /// resumes; None for stdin, which cannot be read again.
+    ///
+    /// Errors: 73, 75; those of `identity`.
+    pub fn lines(&self, identity: impl FnOnce() -> Result<Option<String>>) -> Result<JsonLines> {
+        if self.to == Path::new("-") {
+            return Ok(JsonLines::Pipe(Out::stdout(Output::default())));
+        }
+        let (model, amp) = (&self.parts.origin.blake3, self.opener.mode.amp);
+        let amp = if amp { " amp" } else { "" };
+        let identity = identity()?.map(|own| format!("{own} {model}{amp}"));
+        JsonLines::open(self.to, self.replace, identity.as_deref())
+    }
 }
 
 /// A task's part of a command. `OPEN` is the function that opens an evaluation or a prediction.

@@ -2,10 +2,12 @@
 
 use crate::trained::Opener;
 use dist::{Collective, Solo};
-use learn::trained::Weights;
+use learn::train::amp_note;
+use learn::trained::{ComputeMode, Weights};
 use std::path::PathBuf;
-use tensor::DeviceChoice;
-use unix::Result;
+use tensor::product::bf16;
+use tensor::{Device, DeviceChoice};
+use unix::{Result, note};
 
 /// A trained model and the device on which it runs.
 #[derive(clap::Args)]
@@ -21,6 +23,10 @@ pub struct ModelArgs {
     /// Device: auto (a GPU if there is one, else the CPU), cpu, cuda, cuda:N or emu
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     device: DeviceChoice,
+    /// Round the operands of the model's matrix products to bf16, as training.amp does; sums are in f32. On a GPU, the
+    /// model computes in bf16. Results record it, see longhaul-files(5)
+    #[arg(long)]
+    amp: bool,
     /// Number of threads, at most 1024; default: one per processor
     #[arg(long, value_parser = unix::cli::threads, value_name = "N")]
     threads: Option<usize>,
@@ -39,8 +45,15 @@ impl ModelArgs {
             threads => threads,
         };
         tensor::parallel::start_threads(threads)?;
-        let (weights, device) = (self.weights, self.device.of_rank(ranks.local_rank()).open()?.0);
-        Ok(Opener { weights, device, with: self.with.clone() })
+        let device = self.device.of_rank(ranks.local_rank()).open()?.0;
+        if self.amp && device == Device::Cpu {
+            let says = amp_note(bf16::level()?);
+            if ranks.rank() == 0 {
+                note!("--amp: {says}");
+            }
+        }
+        let (weights, mode) = (self.weights, ComputeMode { device, amp: self.amp });
+        Ok(Opener { weights, mode, with: self.with.clone() })
     }
 
     /// The run directory or checkpoint.

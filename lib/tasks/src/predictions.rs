@@ -44,7 +44,7 @@ impl FieldPredictor {
     /// Errors: 73 when the file exists without `replace` or cannot be created; 75 when another process writes it.
     pub fn open(
         request: &PredictRequest,
-        header: Header,
+        mut header: Header,
         (noun, block): (&'static str, usize),
         predict: Predict,
     ) -> Result<Box<dyn Prediction>> {
@@ -52,6 +52,9 @@ impl FieldPredictor {
         let leads = ranks.rank() == 0;
         if leads && !request.replace {
             refuse_existing([&path])?;
+        }
+        if request.opener.mode.amp {
+            header.attributes.push(("amp".into(), true.into()));
         }
         let partial = leads.then(|| PartialFile::open(&path, &header)).transpose()?;
         let shared: Option<PartialFileState> =

@@ -1,8 +1,7 @@
 //! Opens trained models and the models that these depend on.
 
-use learn::trained::{Parts, Weights};
+use learn::trained::{ComputeMode, Parts, Weights};
 use std::path::PathBuf;
-use tensor::Device;
 use unix::{Context, Error, Result};
 
 /// Options for opening trained models.
@@ -10,8 +9,8 @@ use unix::{Context, Error, Result};
 pub struct Opener {
     /// The weights of a checkpoint to use, raw or averaged.
     pub weights: Weights,
-    /// The device to compute on.
-    pub device: Device,
+    /// Where models compute, and how.
+    pub mode: ComputeMode,
     /// Replacements for the models that a model depends on: name, and run directory or checkpoint.
     pub with: Vec<(String, PathBuf)>,
 }

@@ -41,6 +41,13 @@ pub struct Embedding {
     pub normalize: bool,
     /// Maximum number of tokens of a text that the encoder read.
     pub max_length: usize,
+    /// Whether matrix products rounded their operands to bf16.
+    #[serde(default, skip_serializing_if = "is_off")]
+    pub amp: bool,
+}
+
+fn is_off(key: &bool) -> bool {
+    !*key
 }
 
 impl Embedding {
@@ -59,13 +66,18 @@ impl Embedding {
             return Some(format!("they are {}", state(other.normalize)));
         }
         let (own, theirs) = (self.max_length, other.max_length);
-        (own != theirs).then(|| format!("the encoder read up to {theirs} tokens, not {own}"))
+        if own != theirs {
+            return Some(format!("the encoder read up to {theirs} tokens, not {own}"));
+        }
+        let option = if other.amp { "with" } else { "without" };
+        (self.amp != other.amp).then(|| format!("they were made {option} --amp"))
     }
 
     /// Identifies the encoder and its settings.
     pub fn hash(&self) -> String {
-        let Self { encoder, pooling, normalize, max_length } = self;
-        let text = format!("{encoder}\n{pooling}\n{normalize}\n{max_length}");
+        let Self { encoder, pooling, normalize, max_length, amp } = self;
+        let amp = if *amp { "\namp" } else { "" };
+        let text = format!("{encoder}\n{pooling}\n{normalize}\n{max_length}{amp}");
         blake3::hash(text.as_bytes()).to_hex().to_string()
     }
 }

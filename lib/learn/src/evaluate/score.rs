@@ -29,6 +29,8 @@ pub struct ScoreJob<'a> {
     pub signals: Signals,
     /// Number of worst items to show; the task's default if None.
     pub worst: Option<usize>,
+    /// Whether the models round the operands of products to bf16, which results say.
+    pub amp: bool,
 }
 
 /// Type-erased interface to an [`Evaluator`].
@@ -74,6 +76,9 @@ pub fn score<E: Evaluator>(
     let most = job.worst.unwrap_or(evaluator.shown());
     let (mut subject, models) = (evaluator.subject(), evaluator.models());
     subject.models = described(&models)?;
+    if job.amp {
+        subject.settings.insert("amp".into(), true.into());
+    }
     let leads = ranks.rank() == 0;
     let mut verifier = leads.then(|| Verifier::start(evaluator.inputs(), None)).transpose()?;
     let mut file = StateFiles::new(job.folder, &subject);

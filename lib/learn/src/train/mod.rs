@@ -38,6 +38,8 @@ pub use report::{
     estimate_absent,
 };
 pub use start::{Origin, startup_failed};
+pub(crate) use step::numerics;
+pub use step::numerics::amp_note;
 pub use step::{Learner, Pending, UpdateResult};
 pub use sync::{all_ok, broadcast, gather};
 pub use validation::metric_names;

@@ -15,8 +15,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
 use std::path::{Path, PathBuf};
-use unix::cli::Output;
-use unix::out::Out;
 use unix::{Context, Error, Exit, Result, warn};
 
 /// Prompts per block. An interruption loses the block that is being generated.
@@ -55,8 +53,7 @@ struct Answered {
 /// [`TrainedLanguage::restore`]; 66, 73, 75.
 pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     let to = request.to;
-    let to_stdout = to == Path::new("-");
-    if !to_stdout && to.extension().is_none_or(|ending| ending != "jsonl") {
+    if to != Path::new("-") && to.extension().is_none_or(|ending| ending != "jsonl") {
         return Err(Error::usage(format!(
             "-o {}: answers are written to FILE.jsonl, or to - for stdout",
             to.display()
@@ -81,18 +78,10 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     };
     if request.ranks.rank() == 0 {
         let mut prompts = NewPrompts::open(inputs)?;
-        let lines = match to_stdout {
-            true => JsonLines::Pipe(Out::stdout(Output::default())),
-            false => {
-                // stdin cannot be reread, so its predictions cannot be resumed.
-                let file = (inputs != Path::new("-")).then(|| NewPrompts::identity(inputs));
-                let file = file.transpose()?;
-                let origin = &request.parts.origin.blake3;
-                let identity =
-                    file.map(|hash| format!("{hash} {origin} {:?}", predictor.generation));
-                JsonLines::open(to, request.replace, identity.as_deref())?
-            }
-        };
+        let lines = request.lines(|| {
+            let file = (inputs != Path::new("-")).then(|| NewPrompts::identity(inputs));
+            Ok(file.transpose()?.map(|hash| format!("{hash} {:?}", predictor.generation)))
+        })?;
         (predictor.next, predictor.failed) = (lines.done(), lines.failed());
         for _ in 0..predictor.next {
             prompts.read()?;

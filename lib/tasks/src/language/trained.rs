@@ -80,7 +80,7 @@ impl TrainedLanguage {
             let model = Language::new(b, &config, info.special.padding);
             b.check().map(|()| model)
         };
-        let trained = parts.restore(opener.device, build).context(checkpoint)?;
+        let trained = parts.restore(opener.mode, build).context(checkpoint)?;
         let loss_on = info.chat.as_ref().map_or(LossOn::default(), |chat| chat.loss_on);
         let chat = Tokenizer::open_chat(folder, info.max_length, loss_on)?;
         let stops = chat.stops()?;

@@ -9,8 +9,6 @@ use data::text::{Columns, Needs, NewText, NewTexts, NewVector, NewVectors};
 use learn::evaluate::{JsonLines, Prediction, Predictor};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use unix::cli::Output;
-use unix::out::Out;
 use unix::publish::hash_file;
 use unix::{Error, Result};
 
@@ -119,8 +117,7 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     let options = PairPredictOptions::from_arg_matches(request.options).map_err(Error::bug)?;
     let direction = options.direction;
     let to = request.to;
-    let to_stdout = to == Path::new("-");
-    if !to_stdout && to.extension().is_none_or(|ending| ending != "jsonl") {
+    if to != Path::new("-") && to.extension().is_none_or(|ending| ending != "jsonl") {
         return Err(Error::usage(format!(
             "-o {}: texts and vectors are written to FILE.jsonl, or to - for stdout",
             to.display()
@@ -162,9 +159,7 @@ pub(super) fn open(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
         next: 0,
     };
     if request.ranks.rank() == 0 {
-        let origin = &request.parts.origin.blake3;
-        let identity =
-            format!("{origin} {direction} {:?} {:?}", predictor.texts, predictor.latents);
+        let identity = format!("{direction} {:?} {:?}", predictor.texts, predictor.latents);
         let identity = format!("{identity} {} {}", predictor.drafts, predictor.seed);
         predictor.open_stream(request, &identity)?;
     }
@@ -199,20 +194,16 @@ impl PairPredictor {
                 Source::Vectors(Box::new(NewVectors::open(path, dimension)?))
             }
         };
-        let lines = match request.to == Path::new("-") {
-            true => JsonLines::Pipe(Out::stdout(Output::default())),
-            false => {
-                // stdin cannot be reread, so its predictions cannot be resumed.
-                let file = inputs.filter(|path| *path != Path::new("-"));
-                let hash = match &source {
-                    Source::Vectors(vectors) => vectors.hash()?,
-                    _ => file.map(hash_file).transpose()?,
-                };
-                let is_known = hash.is_some() || self.direction == Direction::Unconditional;
-                let identity = format!("{} {} {identity}", hash.unwrap_or_default(), self.count);
-                JsonLines::open(request.to, request.replace, is_known.then_some(&identity))?
-            }
-        };
+        let lines = request.lines(|| {
+            let file = inputs.filter(|path| *path != Path::new("-"));
+            let hash = match &source {
+                Source::Vectors(vectors) => vectors.hash()?,
+                _ => file.map(hash_file).transpose()?,
+            };
+            let is_known = hash.is_some() || self.direction == Direction::Unconditional;
+            let identity = format!("{} {} {identity}", hash.unwrap_or_default(), self.count);
+            Ok(is_known.then_some(identity))
+        })?;
         for _ in 0..lines.done() {
             source.read(self.next)?;
             self.next += 1;

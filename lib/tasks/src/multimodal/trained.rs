@@ -64,7 +64,7 @@ impl TrainedPair {
             let network = Network::new(b, &config, sizes);
             b.check().map(|()| network)
         };
-        let trained = parts.restore(opener.device, build).context(checkpoint)?;
+        let trained = parts.restore(opener.mode, build).context(checkpoint)?;
         let normalisation = Normalisation::restore("vector", parts).context(checkpoint)?;
         let (length, padding) = (info.max_length, info.special.padding);
         Ok(Self {

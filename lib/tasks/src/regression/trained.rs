@@ -73,9 +73,10 @@ impl TrainedRegression {
     ///
     /// Errors (78): the model cannot be built for this grid, or its parameters depend on the grid.
     pub fn on_grid(&self, grid: &[usize]) -> Result<Self> {
-        let Self { trained: TrainedModel { origin, params, .. }, config, .. } = self;
+        let Self { trained: TrainedModel { origin, params, mode, .. }, config, .. } = self;
         let (model, preparation) = on_grid(grid, config, 0, &self.preparation, params)?;
-        let trained = TrainedModel { origin: origin.clone(), model, params: params.clone() };
+        let (origin, params) = (origin.clone(), params.clone());
+        let trained = TrainedModel { origin, model, params, mode: *mode };
         Ok(Self { trained, preparation, config: config.clone() })
     }
 
@@ -180,7 +181,7 @@ impl Rollouts for TrainedRegression {
         let condition = has_condition.then(|| Condition::restore(parts)).transpose()?;
         let preparation = Preparation { tokens, condition };
         let features = preparation.features();
-        let trained = parts.restore(opener.device, |b| {
+        let trained = parts.restore(opener.mode, |b| {
             Ok(Regression::new(b, &config, &preparation.tokens, features))
         })?;
         Ok(Self { trained, preparation, config })

@@ -12,8 +12,6 @@ use data::text::{Columns, Encoded, Needs, NewText, NewTexts, RecordTokens, Token
 use learn::evaluate::{JsonLines, Prediction, Predictor};
 use serde_json::{Map, json};
 use std::path::{Path, PathBuf};
-use unix::cli::Output;
-use unix::out::Out;
 use unix::publish::hash_file;
 use unix::{Context, Error, Result};
 
@@ -66,8 +64,7 @@ fn context(text: &NewText, has_question: bool) -> [Option<&str>; 2] {
 /// are no tokens or inputs; 73, 75.
 pub(super) fn open<M: DefineText>(request: &PredictRequest) -> Result<Box<dyn Prediction>> {
     let (parts, opener, to) = (request.parts, request.opener, request.to);
-    let to_stdout = to == Path::new("-");
-    if !to_stdout && to.extension().is_none_or(|ending| ending != "jsonl") {
+    if to != Path::new("-") && to.extension().is_none_or(|ending| ending != "jsonl") {
         return Err(Error::usage(format!(
             "-o {}: predictions for texts are written to FILE.jsonl, or to - for stdout",
             to.display()
@@ -95,17 +92,10 @@ pub(super) fn open<M: DefineText>(request: &PredictRequest) -> Result<Box<dyn Pr
         let options = TextOptions::from_arg_matches(request.options).map_err(Error::bug)?;
         let columns = options.columns.as_deref().map(Columns::load).transpose()?;
         let mut rows = NewTexts::open(inputs, predictor.needs(), columns.as_ref())?;
-        let lines = match to_stdout {
-            true => JsonLines::Pipe(Out::stdout(Output::default())),
-            false => {
-                // stdin cannot be reread, so its predictions cannot be resumed.
-                let is_file = inputs != Path::new("-");
-                let hash = is_file.then(|| hash_file(inputs)).transpose()?;
-                let identity =
-                    hash.map(|hash| format!("{hash} {} {columns:?}", parts.origin.blake3));
-                JsonLines::open(to, request.replace, identity.as_deref())?
-            }
-        };
+        let lines = request.lines(|| {
+            let hash = (inputs != Path::new("-")).then(|| hash_file(inputs)).transpose()?;
+            Ok(hash.map(|hash| format!("{hash} {columns:?}")))
+        })?;
         for _ in 0..lines.done() {
             rows.read()?;
         }

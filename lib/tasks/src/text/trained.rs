@@ -95,7 +95,7 @@ impl TrainedText {
             let model: Box<dyn TextModel> = Box::new(M::new(b, &config, info));
             b.check().map(|()| model)
         };
-        let trained = parts.restore(opener.device, build).context(checkpoint)?;
+        let trained = parts.restore(opener.mode, build).context(checkpoint)?;
         Ok(Self { trained, task: M::SPEC.name, info: info.clone() })
     }
 

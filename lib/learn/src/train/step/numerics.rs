@@ -50,6 +50,18 @@ impl Products {
     }
 }
 
+/// What amp does on the CPU, with the instructions that products use there.
+pub fn amp_note(level: Level) -> &'static str {
+    match level {
+        Level::Amx => "products of bf16 by AMX",
+        Level::Avx512 => "products of bf16 by AVX-512",
+        Level::Portable => {
+            "operands of products are rounded to bf16 and multiplied in f32, because this processor has no faster \
+             instruction for them; f32 would be faster"
+        }
+    }
+}
+
 impl Numerics {
     /// Chooses the numerics for `training` on `device`; prints a note about 16-bit floats on the CPU.
     pub fn new(training: &Training, device: Device, progress: &Progress) -> Self {
@@ -62,12 +74,7 @@ impl Numerics {
                 (false, _) => {
                     "has no effect: the run was begun by a version that computed in f32 on the CPU"
                 }
-                (true, Ok(Level::Amx)) => "products of bf16 by AMX",
-                (true, Ok(Level::Avx512)) => "products of bf16 by AVX-512",
-                (true, _) => {
-                    "operands of products are rounded to bf16 and multiplied in f32, because this processor has no faster \
-                     instruction for them; f32 would be faster"
-                }
+                (true, level) => amp_note(level.unwrap_or(Level::Portable)),
             };
             unix::note!("training.amp: {says}");
         }

@@ -49,7 +49,8 @@ pub(crate) fn export(request: &ExportRequest, parts: Parts, to: &Path) -> Result
     }
     let (folder, set) = tokens_of(request, &parts)?;
     let info = set.info();
-    let opener = Opener { weights: request.weights, device: Device::Cpu, with: Vec::new() };
+    let mode = Device::Cpu.into();
+    let opener = Opener { weights: request.weights, mode, with: Vec::new() };
     let own = TrainedLanguage::restore(&parts, &opener, info, &folder)?;
     let config = own.config().clone();
     let sample = sample(&set, &config)?;

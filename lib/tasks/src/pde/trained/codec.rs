@@ -17,7 +17,7 @@ use learn::task::Define;
 use learn::trained::{Origin, Parts, TrainedModel};
 use std::ops::Range;
 use std::path::Path;
-use tensor::{Device, Tensor};
+use tensor::{Device, Dtype, Tensor};
 use unix::{Context, Error, Result};
 
 /// Number of fields per forward pass: enough for all threads, few enough for the caches.
@@ -69,7 +69,8 @@ impl TrainedCodec {
 
     /// Returns the key that identifies the codec's latents of a data set.
     pub fn key(&self, set: &TrajectorySet) -> Key {
-        Key::new(&self.hash, &self.normalisation_hash(), "f32", set)
+        let dtype = if self.trained.mode.amp { Dtype::Bf16 } else { Dtype::F32 };
+        Key::new(&self.hash, &self.normalisation_hash(), &dtype.to_string(), set)
     }
 
     /// Returns the hash of configuration, weights and normalisation; equal to [`codec_hash`] of the codec's latents.
@@ -159,7 +160,8 @@ impl Rollouts for TrainedCodec {
         let mut trained =
             parts.restore(Device::Cpu, |b| Ok(Codec::new(b, &model, &tokens.patches)))?;
         let hash = hash_of_model(&model, trained.params.trained.entries())?;
-        trained.params = trained.params.to_device(opener.device)?;
+        (trained.params, trained.mode) =
+            (trained.params.to_device(opener.mode.device)?, opener.mode);
         Ok(Self { trained, tokens, dim: model.latent, hash })
     }
 

@@ -87,7 +87,7 @@ impl TrainedCorrector {
             )));
         }
         let trained = parts
-            .restore(opener.device, |b| Ok(own.correction(own.build(b, grid, padding, width))))?;
+            .restore(opener.mode, |b| Ok(own.correction(own.build(b, grid, padding, width))))?;
         let stage = Stage { task: CorrectorTask::SPEC.name, model: Method::Corrector, trained };
         Ok(Self { stages: vec![stage], operator, hash: own.hash })
     }
@@ -102,7 +102,7 @@ impl TrainedCorrector {
         let student: Student = parts.section("model")?;
         let (grid, width) = (all.operator.tokens().0, all.operator.condition().width());
         let padding = all.operator.padding();
-        let trained = parts.restore(opener.device, |b| {
+        let trained = parts.restore(opener.mode, |b| {
             Ok(student_of(&teacher, &student, teacher.build(b, grid, padding, width)))
         })?;
         all.stages

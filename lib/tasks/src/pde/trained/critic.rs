@@ -42,7 +42,7 @@ impl TrainedCritic {
         let (model, condition): (NetworkModel, _) =
             (parts.section("model")?, Condition::restore(&parts)?);
         let ((grid, dim), padding) = (operator.tokens(), operator.padding());
-        let trained = parts.restore(opener.device, |b| {
+        let trained = parts.restore(opener.mode, |b| {
             Ok(Critic::new(b, &model, dim, grid, padding, condition.width()))
         })?;
         let scale = ResidualScale::restore(&parts, grid[1])?;

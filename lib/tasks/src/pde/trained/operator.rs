@@ -198,7 +198,7 @@ impl Rollouts for TrainedOperator {
             return Err(Error::data(text));
         }
         let grid = codec.token_grid();
-        let trained = parts.restore(opener.device, |b| Ok(own.build(b, grid)))?;
+        let trained = parts.restore(opener.mode, |b| Ok(own.build(b, grid)))?;
         let (padding, strides) = (own.padding(), own.data.strides);
         let OperatorParts { scale, condition, hash, .. } = own;
         Ok(Self { trained, codec, scale, condition, padding, hash, strides })

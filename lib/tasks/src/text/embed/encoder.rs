@@ -14,14 +14,12 @@ use crate::text::trained::require_tokens_of;
 use crate::trained::Opener;
 use data::text::{Embedding, Tokenizer};
 use learn::adapt::Lora;
-use learn::forward::Forward;
 use learn::params::{Builder, ParamSet};
 use learn::task::Batch;
-use learn::trained::Parts;
+use learn::trained::{ComputeMode, Parts};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::path::{Path, PathBuf};
-use tensor::Tape;
 use unix::{Context, Error, Exit, Result, small};
 
 /// The file in which sentence-transformers stores the maximum length of texts.
@@ -47,6 +45,7 @@ struct Opened {
 pub(super) struct SentenceEncoder {
     encoder: TextEncoder,
     params: ParamSet,
+    mode: ComputeMode,
     path: PathBuf,
     pooling: TokenPooling,
     normalize: bool,
@@ -115,12 +114,15 @@ impl SentenceEncoder {
             pooling: pooling.to_string(),
             normalize,
             max_length,
+            amp: opener.mode.amp,
         };
-        let params = params.to_device(opener.device)?;
+        let mode = opener.mode;
+        let params = params.to_device(mode.device)?;
         let path = path.to_path_buf();
         Ok(Self {
             encoder,
             params,
+            mode,
             path,
             pooling,
             normalize,
@@ -164,13 +166,13 @@ impl SentenceEncoder {
 
     /// The pooled states of a batch of texts, [B, H].
     fn pooled(&self, texts: &[EncodedText]) -> Result<Vec<f32>> {
-        let tape = Tape::without_gradients();
-        let forward = Forward::evaluation(&tape, &self.params);
         let batch = self.encoder.add(Batch::new(texts.len() as f64), "", texts);
-        let batch = batch.to_device(forward.device())?;
-        let states = self.encoder.forward(&forward, &batch, "")?;
-        let pooled = forward.to_param_dtype(&pool(self.pooling, &forward, &states)?)?;
-        Ok(pooled.value().to_host()?.read::<f32>().to_vec())
+        self.mode.run(&self.params, |forward| {
+            let batch = batch.to_device(forward.device())?;
+            let states = self.encoder.forward(forward, &batch, "")?;
+            let pooled = forward.to_param_dtype(&pool(self.pooling, forward, &states)?)?;
+            Ok(pooled.value().to_host()?.read::<f32>().to_vec())
+        })
     }
 }
 
@@ -240,7 +242,7 @@ fn of_task<M: DefineText>(parts: &Parts, opener: &Opener) -> Result<Opened> {
         let model = M::new(b, &config, info);
         b.check().map(|()| model.text_encoder().clone())
     };
-    let trained = parts.restore(opener.device, build).context(checkpoint)?;
+    let trained = parts.restore(opener.mode, build).context(checkpoint)?;
     let (encoder, lora) = M::encoder(&config);
     Ok(Opened {
         encoder: trained.model,
