@@ -367,6 +367,19 @@ fn amp_on_the_cpu_resumes_to_the_bit_with_any_number_of_threads() {
     assert_eq!(limited.status, Some(0), "{}", limited.stderr);
     assert!(limited.stderr.contains("training.amp: "), "{}", limited.stderr);
     assert_eq!(recorded("portable"), "portable");
+    // A dry run measures updates with and without it.
+    let dry = "LONGHAUL_CPU=portable train-stage operator -c operator.yaml --device cpu --run x --dry-run";
+    let text = shell(folder, dry).stdout;
+    let line =
+        text.lines().find(|line| line.starts_with("amp ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(line.contains(" ms an update with training.amp (portable), "), "{line}");
+    for (words, own) in [("", "f32_seconds"), (amp, "bf16_seconds")] {
+        let output = shell(folder, &format!("{dry} --json {words}"));
+        let found: serde_json::Value = serde_json::from_str(&output.stdout).unwrap();
+        assert_eq!(found["amp"]["instructions"], "portable", "{found}");
+        assert_eq!(found["amp"][own], found["seconds_per_update"], "{found}");
+        assert!(found["amp"].as_object().unwrap().len() == 3, "{found}");
+    }
     let refused = shell(folder, &format!("LONGHAUL_CPU=sse {command} refused"));
     assert_eq!(refused.status, Some(2), "{}", refused.stderr);
     assert!(refused.stderr.contains("use portable, avx512 or amx"), "{}", refused.stderr);

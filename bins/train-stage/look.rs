@@ -108,6 +108,17 @@ pub fn print_estimate(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result
             total(seconds, times.cost)
         );
     }
+    if let Some(amp) = &e.amp {
+        let [with, without] = [amp.bf16_seconds, amp.f32_seconds].map(|seconds| 1e3 * seconds);
+        let gain = match amp.gain() {
+            gain if gain < 1.0 => "slower".to_string(),
+            gain => format!("{gain:.1} times as fast"),
+        };
+        text += &format!(
+            "\namp         {with:.1} ms an update with training.amp ({}), {without:.1} ms without: {gain}",
+            amp.instructions
+        );
+    }
     if let Some(available) = lacking {
         let available = human_bytes(available);
         text += &format!(

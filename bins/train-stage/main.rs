@@ -63,7 +63,8 @@ struct Args {
     /// predicted from small batches
     #[arg(long)]
     check: bool,
-    /// Measure a few updates, if they fit into memory, and report memory, time and cost of the run; do not train
+    /// Measure a few updates, if they fit into memory, and report memory, time and cost of the run; on the CPU, also the time
+    /// of updates with and without training.amp; do not train
     #[arg(long)]
     dry_run: bool,
     /// With --check or --dry-run: estimate memory, time and cost on GPUs that are not here, from the shapes of all

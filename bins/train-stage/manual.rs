@@ -28,7 +28,7 @@ CHECKS
   initial values     Whether init.from has all parameters, in the right shapes, and how many of them in 4 bits.
   resume             Whether the newest checkpoint of the run is good, and made with this configuration and data.
   run directory      Whether a file can be written, synchronised and removed.
-  device             What the run computes on, and in which precision.
+  device             What the run computes on, and in which precision; on the CPU, the measured rates of products of f32 and bf16.
   memory             Whether an update fits into the memory that is free.
   disk space         Whether all checkpoints that are kept at once fit.
   cost               Time and cost with --on, and what cost.budget pays for, as far as prices are known.

@@ -84,7 +84,7 @@ fn check_points(folder: &Path, config: &str) {
         ("initial values", "of them in 4 bits"),
         ("resume", "a new run"),
         ("memory", "an update needs "),
-        ("device", "cpu, as asked: computes in f32"),
+        ("device", "cpu, as asked: computes in f32; training.amp: products of bf16 ("),
         ("cost", "a budget of 5 is 02:30:00 at 2 an hour"),
     ] {
         let [result, text] = found(&points, point);

@@ -5,7 +5,7 @@ mod point;
 pub use point::{CheckPoint, Outcome};
 
 use super::absent::{self, Absent, AbsentEstimate};
-use super::estimate::{self, Estimate};
+use super::estimate::{self, Estimate, measured_products};
 use crate::config::Precision;
 use crate::task::{self, Opened, Task};
 use crate::train::guard::not_of_checkpoint;
@@ -20,7 +20,6 @@ use std::path::Path;
 use std::time::Duration;
 use tensor::Device;
 use tensor::kernel::cuda::Gpu;
-use tensor::product::bf16;
 use unix::run_dir::RunDir;
 use unix::space::{ensure_space, human_bytes};
 use unix::time::format_duration;
@@ -207,10 +206,13 @@ fn device(job: &TrainJob, on: Option<Absent>) -> Result<Found> {
     Ok(match (training.amp, is_gpu) {
         (true, true) => format!("{name}: computes in {}", training.precision.dtype()).into(),
         (true, false) if training.precision == Precision::Bf16 => {
-            format!("{name}: products of bf16 ({})", bf16::level()?.name()).into()
+            format!("{name}: computes with {}", measured_products()?).into()
         }
         (true, false) => {
             Found::warning(format!("{name}: computes in f32, training.amp has no effect"))
+        }
+        (false, false) if training.precision == Precision::Bf16 => {
+            format!("{name}: computes in f32; training.amp: {}", measured_products()?).into()
         }
         (false, _) => format!("{name}: computes in f32").into(),
     })

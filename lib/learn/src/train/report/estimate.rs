@@ -1,15 +1,23 @@
 //! Estimates the resources of a run: memory from small batches, time from a few real updates, which are then discarded.
 
+mod amp;
+
+pub(super) use amp::measured_products;
+
 use super::absent::memory_of;
 use super::predict::predict;
+use crate::config::Precision;
 use crate::recompute::RecomputePlan;
 use crate::task::{self, ConfiguredTask};
 use crate::train::Progress;
 use crate::train::step::Trainer;
+use amp::AmpTimes;
 use dist::Solo;
 use serde::Serialize;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 use tensor::Device;
+use tensor::product::bf16;
 use unix::space::human_bytes;
 use unix::{Error, Exit, Result};
 
@@ -37,6 +45,8 @@ pub struct Estimate {
     pub plan: Option<RecomputePlan>,
     /// Size of one checkpoint in bytes.
     pub checkpoint_bytes: usize,
+    /// Times of updates with and without `training.amp` on the CPU; null where they were not measured.
+    pub amp: Option<AmpTimes>,
     /// Times and cost; null where they were not measured.
     #[serde(flatten)]
     pub times: Times,
@@ -134,18 +144,7 @@ fn measured(
     let training = &configured.config.training;
     trainer.set_batches(training.clone())?;
     device.reset_peak();
-    let mut times: Vec<Duration> = Vec::new();
-    for update in 0..2 * MEASURED {
-        let started = Instant::now();
-        let (_, timing) = trainer.step(update, 0)?.wait(started)?;
-        tensor::kernel::finish(device)?;
-        if update >= MEASURED {
-            // Excludes waiting, because batches are prepared concurrently; the log of a run reveals a slow loader.
-            times.push(started.elapsed().saturating_sub(timing.data_wait));
-        }
-    }
-    times.sort();
-    let update = times[times.len() / 2].as_secs_f64();
+    let update = seconds_of(trainer, device, 0..2 * MEASURED)?;
     let memory_bytes = device.usage().peak;
     let started = Instant::now();
     configured.check_monitor(&trainer.validate()?)?;
@@ -159,7 +158,36 @@ fn measured(
         cost: configured.config.cost.of(seconds, name, 1),
     };
     let plan = trainer.numerics.recompute.plan();
-    Ok(Estimate { memory_bytes, plan, times, ..predicted })
+    let amp = match (device, training.precision) {
+        (Device::Cpu, Precision::Bf16) => Some(with_and_without_amp(trainer, update)?),
+        _ => None,
+    };
+    Ok(Estimate { memory_bytes, plan, times, amp, ..predicted })
+}
+
+/// Median time of the last [`MEASURED`] of some updates, in seconds.
+fn seconds_of(trainer: &mut Trainer<'_>, device: Device, updates: Range<u64>) -> Result<f64> {
+    let warm = updates.end - MEASURED;
+    let mut times: Vec<Duration> = Vec::new();
+    for update in updates {
+        let started = Instant::now();
+        let (_, timing) = trainer.step(update, 0)?.wait(started)?;
+        tensor::kernel::finish(device)?;
+        if update >= warm {
+            // Excludes waiting, because batches are prepared concurrently; the log of a run reveals a slow loader.
+            times.push(started.elapsed().saturating_sub(timing.data_wait));
+        }
+    }
+    times.sort();
+    Ok(times[times.len() / 2].as_secs_f64())
+}
+
+/// The times of updates with and without `training.amp` on the CPU, given that of the run.
+fn with_and_without_amp(trainer: &mut Trainer<'_>, own: f64) -> Result<AmpTimes> {
+    let rounds = trainer.numerics.products.toggle_bf16();
+    let other = seconds_of(trainer, Device::Cpu, 2 * MEASURED..3 * MEASURED + 1)?;
+    let [f32_seconds, bf16_seconds] = if rounds { [own, other] } else { [other, own] };
+    Ok(AmpTimes { instructions: bf16::level()?.name(), f32_seconds, bf16_seconds })
 }
 
 impl Estimate {
@@ -179,6 +207,7 @@ impl Estimate {
             epochs: samples as f64 / epoch as f64,
             memory_bytes,
             plan: None,
+            amp: None,
             checkpoint_bytes: tensors.map(|(_, t)| t.bytes()).sum(),
             times: Times::default(),
         })

@@ -40,6 +40,12 @@ impl Products {
         }
     }
 
+    /// Rounds operands on the CPU if they were not rounded before, and the other way round; returns whether they now are.
+    pub fn toggle_bf16(&mut self) -> bool {
+        self.bf16 = !self.bf16;
+        self.bf16
+    }
+
     /// Sets these modes for the pass about to begin, until whose end the result is kept. They are process-wide, and other
     /// models in the process may use different ones.
     #[must_use]
