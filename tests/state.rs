@@ -157,6 +157,36 @@ fn without_any_one_field_it_is_refused() {
     assert_eq!(exit, Some(0), "{stdout}");
 }
 
+/// Versions before `progress.amp_on_cpu` computed in f32 on the CPU, whatever `training.amp` was.
+#[test]
+fn a_run_with_amp_of_an_earlier_version_continues_in_f32() {
+    let temporary = prepare();
+    let folder = temporary.path();
+    let single = [MORE, &["--device", "cpu"]].concat();
+    let amp = [&single[..], &["-s", "training.amp=true"]].concat();
+    for (run, words) in [("f32", &single), ("amp", &amp)] {
+        let (exit, stderr) = train(folder, run, words);
+        assert_eq!(exit, Some(0), "{stderr}");
+    }
+    let [begun, State { config, config_hash, progress, .. }] =
+        ["f32", "amp"].map(|run| state_of(&folder.join(run).join("ckpt/step-00000010")));
+    assert_eq!(
+        (&begun.progress["amp_on_cpu"], &progress["amp_on_cpu"]),
+        (&Value::Null, &json!(true))
+    );
+    let mut state = State { config, config_hash, ..begun };
+    let expected = outcome(&folder.join("f32"));
+    for is_earlier in [true, false] {
+        let run = run_of(folder, &state);
+        let (exit, stderr) = train(folder, "run", &amp);
+        assert_eq!(exit, Some(0), "{stderr}");
+        let says = "no effect: the run was begun by a version that computed in f32 on the CPU";
+        assert_eq!(stderr.contains(says), is_earlier, "{stderr}");
+        assert_eq!(outcome(&run) == expected, is_earlier);
+        state.progress["amp_on_cpu"] = json!(true);
+    }
+}
+
 /// The text of a manifest after a change, with its new digest.
 fn manifest_text(
     fields: &Value,
