@@ -51,10 +51,10 @@ fn serve() -> Result<()> {
                         constant(draw(&[rows, k], &Draw::Normal, 1, i).to_dtype(Dtype::F32))
                     })
                 });
-                bf16::set_on(dtype == "bf16");
-                let found = milliseconds(x, w);
-                bf16::set_on(false);
-                json!({"ms": found?})
+                let rounding = (dtype == "bf16").then(bf16::Rounding::begin);
+                let found = milliseconds(x, w)?;
+                drop(rounding);
+                json!({"ms": found})
             }
             _ => return Err(unknown(&line)),
         };

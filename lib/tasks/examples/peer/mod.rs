@@ -43,12 +43,13 @@ impl Place {
             "f16" => Dtype::F16,
             _ => Dtype::F32,
         };
+        let mut rounding = None;
         let dtype = match (device, dtype) {
             (Device::Cpu, Dtype::F16) => {
                 return Err(Error::usage("--precision f16 needs a GPU: --device cuda"));
             }
             (Device::Cpu, Dtype::Bf16) => {
-                bf16::set_on(true);
+                rounding = Some(bf16::Rounding::begin());
                 Dtype::F32
             }
             _ => dtype,
@@ -57,6 +58,7 @@ impl Place {
             return Err(Error::usage("--compile needs a GPU: --device cuda"));
         }
         tensor::parallel::inside(|| work(device, dtype))?;
+        drop(rounding);
         Ok(Exit::Done)
     }
 }
