@@ -21,7 +21,7 @@ fn an_option_that_is_unknown_or_cannot_apply_is_refused() {
             ("--devise cuda", "--devise"),
             ("--threads two", "'two'"),
             ("--precision double", "'double'"),
-            ("--device cpu --precision bf16", "--precision bf16 needs a GPU"),
+            ("--device cpu --precision f16", "--precision f16 needs a GPU"),
             ("--device cpu --compile", "--compile needs a GPU"),
         ] {
             let output = run(name, words, "");
