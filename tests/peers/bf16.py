@@ -30,7 +30,7 @@ parser.add_argument("--ours", default="target/release/examples", help="folder of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIZES = [(2048, 768, 768), (2048, 3072, 768), (2048, 768, 3072), (8192, 256, 256), (8192, 1024, 256), (8192, 256, 1024)]
-LARGE = "--hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64 --filter 7"
+LARGE = "--hidden 256 --depth 8 --heads 8 --tokens 128 --dim 128 --batch 64"
 VARIANTS = [("longhaul", "f32"), ("longhaul", "bf16"), ("torch", "f32"), ("torch", "bf16")]
 SELF = ("longhaul", "bf16")
 
@@ -72,11 +72,11 @@ def products(a, result):
     ours.close()
 
 
-def updates(a, result, name, words):
+def updates(a, result, name, words, own, peer):
     words = [*words.split(), "--threads", str(a.threads)]
     programs = {
-        "longhaul": [f"{a.ours}/{name}_update"],
-        "torch": [sys.executable, f"{HERE}/{name}_update.py", *(["--local"] if name == "operator" else [])],
+        "longhaul": [f"{a.ours}/{name}_update", *own.split()],
+        "torch": [sys.executable, f"{HERE}/{name}_update.py", *peer.split()],
     }
     rounds = []
     for number in range(a.rounds):
@@ -99,8 +99,8 @@ if __name__ == "__main__":
     if "products" in only:
         products(arguments, found)
     if "unet" in only:
-        updates(arguments, found, "unet", "--repeats 3")
+        updates(arguments, found, "unet", "--repeats 3", "", "")
     if "operator" in only:
-        updates(arguments, found, "operator", LARGE)
+        updates(arguments, found, "operator", LARGE, "--filter 7 --repeats 5", "--local --updates 5 --warmup 2")
     found["load average"] = os.getloadavg()[0]
     print(json.dumps(found, indent=1))
