@@ -40,7 +40,7 @@ strip -o "$work/root/tests" "$tests"
 ldd "$tests" | grep -o '/[^ ]*' | while read -r library; do cp -L --parents "$library" "$work/root"; done
 cat > "$work/root/init" << 'END'
 #!/bin/busybox sh
-EVERY=97 /tests product::bf16 --nocapture --test-threads=1
+RAYON_NUM_THREADS=1 EVERY=97 /tests product::bf16 --nocapture --test-threads=1
 echo "amx: status $?"
 /bin/busybox sleep 2
 /bin/busybox poweroff -f
