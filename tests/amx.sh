@@ -3,7 +3,7 @@
 #
 # BOCHS is Bochs 3.1 with AMX and the display library nogui. KERNEL is the image of a Linux that knows `setcpuid=`, such as
 # vmlinuz in Debian's linux-binary-7.2.13+deb14-cloud-amd64. Building the disc takes xorriso, isolinux, syslinux-common, cpio
-# and busybox-static. Takes about ten minutes; SECONDS_MAX limits the emulator.
+# and busybox-static. SECONDS_MAX limits the emulator, by default to an hour.
 #
 # Linux only uses AMX on processors with XFD (extended feature disable), which Bochs lacks: setcpuid=324 (word 10, bit 4) says
 # that it is there. Then Linux grants permission as usual, but does not save tile registers when it switches threads, so
