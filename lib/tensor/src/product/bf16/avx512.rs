@@ -17,10 +17,13 @@ pub(super) fn is_there() -> bool {
 }
 
 /// Packs 16 rows and 32 columns of x from (`row`, `column`) on: the elements of a row follow each other.
-pub(super) fn pack_rows(x: View<f32>, row: usize, column: usize, tile: &mut [u16; TILE]) {
+///
+/// # Safety
+/// The processor has AVX-512 BF16.
+pub(super) unsafe fn pack_rows(x: View<f32>, row: usize, column: usize, tile: &mut [u16; TILE]) {
     let [rows, columns] = [SIDE.min(x.rows - row), DEPTH.min(x.columns - column)];
     let start = &x.data[row * x.row_stride + column * x.column_stride..];
-    // SAFETY: only this processor's kernels call this; the elements are inside the view.
+    // SAFETY: the caller guarantees the processor; the elements are inside the view.
     unsafe {
         if x.column_stride == 1 {
             pack_along(start.as_ptr(), x.row_stride, rows, columns, tile);
@@ -34,7 +37,10 @@ pub(super) fn pack_rows(x: View<f32>, row: usize, column: usize, tile: &mut [u16
 }
 
 /// Packs 32 rows and 16 columns of x from (`row`, `column`) on: pairs of rows, interleaved, follow each other.
-pub(super) fn pack_columns(x: View<f32>, row: usize, column: usize, tile: &mut [u16; TILE]) {
+///
+/// # Safety
+/// The processor has AVX-512 BF16.
+pub(super) unsafe fn pack_columns(x: View<f32>, row: usize, column: usize, tile: &mut [u16; TILE]) {
     let [rows, columns] = [DEPTH.min(x.rows - row), SIDE.min(x.columns - column)];
     let start = &x.data[row * x.row_stride + column * x.column_stride..];
     // SAFETY: as above.

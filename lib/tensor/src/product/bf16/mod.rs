@@ -63,11 +63,14 @@ pub(super) enum Packed {
 }
 
 impl Packed {
-    /// Packs for `level` on all threads.
+    /// Packs for `level`, which this processor must have, on all threads.
     fn new(level: Level, rhs: View<f32>) -> Self {
         match level {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 | Level::Amx => Self::Panels(panels::Panels::of_rhs(rhs, 1)),
+            // SAFETY: the processor has the level.
+            Level::Avx512 | Level::Amx => {
+                Self::Panels(unsafe { panels::Panels::of_rhs(rhs, true) })
+            }
             _ => Self::Rounded(portable::Rounded::new(rhs)),
         }
     }

@@ -5,8 +5,9 @@
 
 use super::super::View;
 use super::{Level, Packed, amx, avx512, tiles};
-use crate::parallel::row_blocks;
+use crate::parallel::{row_blocks, threads};
 use crate::scratch::Scratch;
+use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
 
 /// Rows of a tile, and columns of a tile of the right operand.
 pub(super) const SIDE: usize = 16;
@@ -16,9 +17,12 @@ pub(super) const DEPTH: usize = 32;
 pub(super) const TILE: usize = SIDE * DEPTH;
 /// Rows and columns of the part of the result that a kernel computes at a time.
 const PART: usize = 2 * SIDE;
-/// Tiles of the inner dimension that are multiplied before a part of the result is stored: those of two columns of tiles of
-/// the right operand stay in the L1 cache while all rows of the left one are multiplied by them.
-const RUN: usize = 16;
+/// Tiles of the inner dimension that are multiplied before a part of the result is stored. With fewer, the right operand would
+/// stay in the L1 cache while all rows of the left one are multiplied by it, but reading the result again costs more.
+const RUN: usize = 32;
+/// Maximum number of rows or columns of tiles that are packed at a time, for which whole cache lines of an operand that lie side
+/// by side are read.
+const GRAIN: usize = 8;
 
 /// What multiplies packed operands.
 pub(super) enum Kernel {
@@ -81,36 +85,51 @@ pub(in super::super) struct Panels {
 }
 
 impl Panels {
-    /// Packs with `tile`, which fills the tile at (row or column of tiles, tile of the inner dimension); each thread packs
-    /// `grain` rows or columns of tiles at a time.
+    /// Packs with `tile`, which fills the tile at (row or column of tiles, tile of the inner dimension). Each thread packs
+    /// `grain` rows or columns of tiles at a time, in the order in which they lie in memory: along the inner dimension, or
+    /// side by side.
     fn new(
         [sides, depth]: [usize; 2],
         grain: usize,
+        is_along: bool,
         tile: impl Fn(usize, usize, &mut [u16; TILE]) + Send + Sync,
     ) -> Self {
         let mut memory = Scratch::uninit(sides * depth * TILE / 2);
         // SAFETY: the memory is aligned to 64 bytes, and any bits are a valid u16.
         let (_, tiles, _) = unsafe { memory.align_to_mut::<[u16; TILE]>() };
         row_blocks((tiles, depth), grain, |range, tiles| {
-            for (i, out) in tiles.iter_mut().enumerate() {
-                tile(range.start + i / depth, i % depth, out);
+            let count = range.len();
+            for i in 0..count * depth {
+                let [side, at] =
+                    if is_along { [i / depth, i % depth] } else { [i % count, i / count] };
+                tile(range.start + side, at, &mut tiles[side * depth + at]);
             }
         });
         Self { memory, depth }
     }
 
     /// Packs on this thread.
-    fn of_lhs(lhs: View<f32>) -> Self {
+    ///
+    /// # Safety
+    /// The processor has AVX-512 BF16.
+    unsafe fn of_lhs(lhs: View<f32>) -> Self {
         let (sides, depth) = (lhs.rows.div_ceil(SIDE), lhs.columns.div_ceil(DEPTH));
-        Self::new([sides, depth], sides, |side, at, tile| {
-            avx512::pack_rows(lhs, side * SIDE, at * DEPTH, tile)
+        Self::new([sides, depth], sides, lhs.column_stride == 1, |side, at, tile| {
+            // SAFETY: as above.
+            unsafe { avx512::pack_rows(lhs, side * SIDE, at * DEPTH, tile) }
         })
     }
 
-    pub(super) fn of_rhs(rhs: View<f32>, grain: usize) -> Self {
+    /// Packs on all threads, or on this one.
+    ///
+    /// # Safety
+    /// The processor has AVX-512 BF16.
+    pub(super) unsafe fn of_rhs(rhs: View<f32>, on_all: bool) -> Self {
         let (sides, depth) = (rhs.columns.div_ceil(SIDE), rhs.rows.div_ceil(DEPTH));
-        Self::new([sides, depth], grain, |side, at, tile| {
-            avx512::pack_columns(rhs, at * DEPTH, side * SIDE, tile);
+        let grain = if on_all { sides.div_ceil(2 * threads()).clamp(1, GRAIN) } else { sides };
+        Self::new([sides, depth], grain, rhs.column_stride != 1, |side, at, tile| {
+            // SAFETY: as above.
+            unsafe { avx512::pack_columns(rhs, at * DEPTH, side * SIDE, tile) }
         })
     }
 
@@ -138,11 +157,13 @@ pub(super) unsafe fn product(
     let (b, b_side) = match rhs.packed {
         Some((Packed::Panels(panels), first)) if first % SIDE == 0 => (panels, first / SIDE),
         _ => {
-            own = Panels::of_rhs(rhs, usize::MAX);
+            // SAFETY: the processor has a kernel, each of which needs AVX-512 BF16.
+            own = unsafe { Panels::of_rhs(rhs, false) };
             (&own, 0)
         }
     };
-    let a = Panels::of_lhs(lhs);
+    // SAFETY: as above.
+    let a = unsafe { Panels::of_lhs(lhs) };
     let mut sums = [0.0; PART * PART];
     for first in (0..a.depth).step_by(RUN) {
         let (count, adds) = (RUN.min(a.depth - first), add || first > 0);
@@ -157,6 +178,7 @@ pub(super) unsafe fn product(
                 let b = tiles(b, b_side + c0 / SIDE, sides[1]);
                 // SAFETY: the part lies inside `out`.
                 let c = unsafe { out.add(r0 * stride + c0) };
+                prefetch(c, stride, rows);
                 let is_whole = rows % SIDE == 0 && columns % SIDE == 0 && alpha == 1.0;
                 if is_whole {
                     // SAFETY: the packed operands hold `count` tiles from here on, and c all rows and columns.
@@ -175,6 +197,16 @@ pub(super) unsafe fn product(
                     }
                 }
             }
+        }
+    }
+}
+
+/// Asks for rows of a part of the result that are about to be written, which otherwise would wait for memory one by one.
+fn prefetch(c: *const f32, stride: usize, rows: usize) {
+    for row in 0..rows {
+        for line in [0, SIDE] {
+            // SAFETY: a hint, for which any address is valid.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(c.wrapping_add(row * stride + line).cast()) };
         }
     }
 }

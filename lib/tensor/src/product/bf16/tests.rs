@@ -34,15 +34,21 @@ impl Tiles for Soft {
     }
 
     unsafe fn dot<const C: u8, const A: u8, const B: u8>(&mut self) {
-        let [a, b] = [A, B].map(|n| self.0[n as usize]);
+        let of_bf16 = |register: u8| {
+            self.0[register as usize]
+                .map(|row| std::array::from_fn::<f32, 32, _>(|i| bf16_at(&row, i)))
+        };
+        let (a, b) = (of_bf16(A), of_bf16(B));
         for (c, a) in self.0[C as usize].iter_mut().zip(&a) {
-            for n in 0..16 {
-                let mut sum = f32_at(c, n);
-                for (k, b) in b.iter().enumerate() {
-                    sum += bf16_at(a, 2 * k) * bf16_at(b, 2 * n);
-                    sum += bf16_at(a, 2 * k + 1) * bf16_at(b, 2 * n + 1);
+            let mut sums: [f32; 16] = std::array::from_fn(|n| f32_at(c, n));
+            for (k, b) in b.iter().enumerate() {
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    *sum += a[2 * k] * b[2 * n];
+                    *sum += a[2 * k + 1] * b[2 * n + 1];
                 }
-                c[4 * n..4 * n + 4].copy_from_slice(&sum.to_le_bytes());
+            }
+            for (out, sum) in c.as_chunks_mut::<4>().0.iter_mut().zip(sums) {
+                *out = sum.to_le_bytes();
             }
         }
     }
@@ -145,22 +151,36 @@ fn check(
                     found
                 })
                 .collect();
-            for (row, column) in (0..m).flat_map(|row| (0..stride).map(move |c| (row, c))) {
-                let was = before[row * stride + column];
-                let mut sum = if add { f64::from(was) } else { 0.0 };
-                let mut size = sum.abs();
-                for i in 0..if column < n { k } else { 0 } {
-                    let x = rounded(lhs.data[row * lhs.row_stride + i * lhs.column_stride]);
-                    let y = rounded(rhs.data[i * rhs.row_stride + column * rhs.column_stride]);
-                    sum += f64::from(alpha) * x * y;
-                    size += (f64::from(alpha) * x * y).abs();
+            let [x, y] = [lhs, rhs].map(|view| {
+                let at = |row: usize, column: usize| {
+                    rounded(view.data[row * view.row_stride + column * view.column_stride])
+                };
+                let rows =
+                    (0..view.rows).map(|row| (0..view.columns).map(|c| at(row, c)).collect());
+                rows.collect::<Vec<Vec<f64>>>()
+            });
+            let start = |was: &f32| if add { f64::from(*was) } else { 0.0 };
+            let mut sums: Vec<f64> = before.iter().map(start).collect();
+            let mut sizes: Vec<f64> = sums.iter().map(|sum| sum.abs()).collect();
+            for (row, (sums, sizes)) in
+                sums.chunks_mut(stride).zip(sizes.chunks_mut(stride)).enumerate()
+            {
+                for (x, y) in x[row].iter().zip(&y) {
+                    for ((sum, size), y) in sums.iter_mut().zip(&mut *sizes).zip(y) {
+                        let term = f64::from(alpha) * x * y;
+                        *sum += term;
+                        *size += term.abs();
+                    }
                 }
+            }
+            for (at, was) in before.iter().enumerate() {
+                let (column, sum, size) = (at % stride, sums[at], sizes[at]);
                 // k sums, each rounded to 24 bits (Higham 2002, section 3.1), the product with alpha, and subnormal results.
                 let bound = (k + 3) as f64 * f64::from(f32::EPSILON) / 2.0 * size + 1e-37;
                 for (by, first, out) in &all {
-                    let found = out[row * stride + column];
+                    let found = out[at];
                     if column >= n || column < *first {
-                        assert_eq!(found, was, "{by:?}: outside of the result");
+                        assert_eq!(found, *was, "{by:?}: outside of the result");
                         continue;
                     }
                     let error = (f64::from(found) - sum).abs();
