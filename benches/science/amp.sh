@@ -28,6 +28,15 @@ once burgers-stats.json ds-prep stats burgers.json -o burgers-stats.json
 train codec codec "$configs/burgers-codec.yaml" -s data.split=burgers.json -s data.stats=burgers-stats.json
 once latents/validation/index.json latent-cache make codec --data burgers.json -o latents
 
+# operator_of OPTION...: trains and scores the operator in the folder $at.
+operator_of() {
+    mkdir -p "$at"
+    train operator "$at/operator" "$configs/burgers-operator.yaml" "$@" -s data.train=latents/train \
+        -s data.validation=latents/validation
+    once "$at/operator-score/metrics.json" evaluate score "$at/operator" --data burgers.json --steps 16 --stride 2 \
+        -o "$at/operator-score"
+}
+
 # of_precision SEED FOLDER OPTION...
 of_precision() {
     seed=$1 at=seed-$1/$2
@@ -43,16 +52,30 @@ of_precision() {
         -s data.augmentation.rotations=true -s 'data.augmentation.vectors={}' -s data.augmentation.flips=true \
         -s model.padding_mode=zeros -s training.updates=200
     once "$at/noisy-score/metrics.json" evaluate score "$at/noisy" --data noisy.json -o "$at/noisy-score"
-    train operator "$at/operator" "$configs/burgers-operator.yaml" "$@" -s data.train=latents/train \
-        -s data.validation=latents/validation
-    once "$at/operator-score/metrics.json" evaluate score "$at/operator" --data burgers.json --steps 16 --stride 2 \
-        -o "$at/operator-score"
+    operator_of "$@"
 }
 of_seed() {
     of_precision "$1" f32
     of_precision "$1" bf16 -s training.amp=true
 }
 seeds of_seed 1 2 3
+
+# The operator alone, whose results differ most between seeds, with more of them.
+more_of_operator() {
+    seed=$1
+    at=more/$seed-f32
+    operator_of -s "seed=$seed"
+    at=more/$seed-bf16
+    operator_of -s "seed=$seed" -s training.amp=true
+}
+seeds more_of_operator 4 5 6 7 8
+
+# errors_of FOLDER...: RMSE / RMS of operators.
+errors_of() {
+    for folder; do
+        awk -F , '$2 == "operator" && $3 == "nrmse_validation_scale" && $4 == "" { printf " %.4f", $5 }' "$folder/operator-score/metrics.csv"
+    done
+}
 
 set --
 while read -r folder label; do
@@ -65,4 +88,5 @@ operator Burgers' equation, operator
 END
 notes --title "Products of bf16 on the CPU" \
     --note "The data and configurations of demo-text.sh, demo-unet.sh and demo.sh in slurm, with three seeds of the models; codec and latents are the same for all. Training in bf16, by $(sed -n 's/^ *"bf16_products": "\(.*\)",*$/\1/p' seed-*/bf16/*/env.json | sort -u | tr '\n' ' ')instructions; evaluation in f32." \
+    --note "RMSE / RMS of the operator by seed, seeds 1 to 8: f32$(errors_of seed-[123]/f32 more/?-f32); bf16$(errors_of seed-[123]/bf16 more/?-bf16)." \
     "$@" --column "macro F1=f1_macro" --column "AUROC=auroc" --column "NRMSE=nrmse" --column "RMSE / RMS=nrmse_validation_scale"

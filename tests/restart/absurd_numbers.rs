@@ -65,7 +65,11 @@ fn check(folder: &Path, name: &str) -> (usize, usize) {
                 tensor::Device::Cpu.reset_peak();
                 let job = TrainJob::new(loaded, run, tensor::Device::Cpu, &dist::Solo);
                 let report = learn::train::check(&job, None);
-                let bug = report.problems().find(|fault| fault.exit == Exit::Bug);
+                let bug = report
+                    .points
+                    .iter()
+                    .flat_map(|point| &point.problems)
+                    .find(|fault| fault.exit == Exit::Bug);
                 assert!(bug.is_none(), "{given}: {bug:?}");
                 let peak = tensor::Device::Cpu.usage().peak;
                 let parameters = report.estimate.map_or(0, |estimate| estimate.parameters());

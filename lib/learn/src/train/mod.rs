@@ -82,21 +82,16 @@ fn attempt(job: &TrainJob) -> Result<Attempt> {
     };
     let halt = session.run();
     let next = session.adaptation(&halt);
-    let error = match (session.conclude(halt), next) {
+    let (error, memory) = match (session.conclude(halt), next) {
         (Ok(exit), _) => return Ok(Attempt::Ended(exit)),
         (Err(error), None) => return Err(error),
-        (Err(error), Some(_)) => error,
+        (Err(error), Some(memory)) => (error, memory),
     };
     drop(session);
     // The work that was submitted with the missing memory is lost, and so are its errors.
     let _ = tensor::kernel::finish(job.device);
-    match next {
-        Some(memory) => {
-            unix::warn!("{error}; training.adapt_to_memory: another attempt, {memory}");
-            Ok(Attempt::Adapts(memory))
-        }
-        None => Err(error),
-    }
+    unix::warn!("{error}; training.adapt_to_memory: another attempt, {memory}");
+    Ok(Attempt::Adapts(memory))
 }
 
 /// Next action after updates were retired.

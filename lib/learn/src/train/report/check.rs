@@ -33,13 +33,6 @@ pub struct DryRun {
     pub estimate: Option<CheckedEstimate>,
 }
 
-impl DryRun {
-    /// All problems, each with advice on how to fix it.
-    pub fn problems(&self) -> impl Iterator<Item = &Error> {
-        self.points.iter().flat_map(|point| &point.problems)
-    }
-}
-
 /// An estimate of a run on the device that is used, or on one that is absent.
 pub enum CheckedEstimate {
     /// On this machine.

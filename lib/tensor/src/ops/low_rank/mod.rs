@@ -44,6 +44,9 @@ impl Op for LowRank {
     }
 
     fn flops(&self, inputs: &[&[usize]]) -> usize {
+        if self.merged {
+            return 0;
+        }
         let rank = inputs[2][0];
         2 * rank * inputs[..2].iter().map(|x| x.iter().product::<usize>()).sum::<usize>()
     }
@@ -53,12 +56,17 @@ impl Op for LowRank {
         let of = |i: usize| usize::from(needed[i]);
         // dl, for all but dB.
         let inner = usize::from(needed[1] || needed[2]);
-        2 * inputs[2][0] * (y * (of(3) + inner) + x * (of(1) + of(2)))
+        // x Aᵀ, for dB, which the forward pass has not computed.
+        let low = if self.merged { of(3) } else { 0 };
+        2 * inputs[2][0] * (y * (of(3) + inner) + x * (of(1) + of(2) + low))
     }
 
     fn kept(&self, inputs: &[&Tensor], out: &Tensor) -> Saved {
-        let low = Tensor::untouched(&[out.rows(), inputs[2].shape()[0]], out.dtype());
-        vec![inputs[1].clone(), inputs[2].clone(), inputs[3].clone(), low]
+        let mut kept: Saved = inputs[1..].iter().map(|x| (*x).clone()).collect();
+        if !self.merged {
+            kept.push(Tensor::untouched(&[out.rows(), inputs[2].shape()[0]], out.dtype()));
+        }
+        kept
     }
 
     fn adds(&self) -> bool {

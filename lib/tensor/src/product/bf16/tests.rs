@@ -205,9 +205,9 @@ fn every_size_and_transposition_is_right() {
         std::thread::sleep(std::time::Duration::from_secs(1));
     }
     let bys = all();
-    for (m, n, k) in
-        (1..=most).flat_map(|m| (1..=most).flat_map(move |n| (1..=most).map(move |k| (m, n, k))))
-    {
+    let grid =
+        (1..=most).flat_map(|m| (1..=most).flat_map(move |n| (1..=most).map(move |k| (m, n, k))));
+    for (m, n, k) in grid.step_by(every) {
         let i = 7 * m + 3 * n + k;
         let scale = ([1.0, -0.5][i / 4 % 2], i / 8 % 2 == 1);
         check(&bys, [m, n, k], [i % 2 == 1, i / 2 % 2 == 1], scale, i % 3);
