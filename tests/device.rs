@@ -350,10 +350,11 @@ fn amp_on_the_cpu_resumes_to_the_bit_with_any_number_of_threads() {
     // Operands have 8 significant bits; an update changes what the next ones differ by.
     assert!((1e-5..0.1).contains(&difference), "{difference}");
     let command = format!("train-stage operator -c operator.yaml --device cpu {amp} --run");
-    let killed = shell(folder, &format!("FAIL=log.write:14=kill {command} killed"));
+    let killed = shell(folder, &format!("FAIL=log.write:22=kill {command} killed"));
     assert_eq!(killed.status, Some(137), "{}", killed.stderr);
     for (run, threads) in [("killed", 1), ("threads", 4)] {
-        train_on("cpu", folder, run, &format!("{amp} -s training.threads={threads}"));
+        let done = train_on("cpu", folder, run, &format!("{amp} -s training.threads={threads}"));
+        assert_eq!(done.stderr.contains("update 0 of 20"), run != "killed", "{}", done.stderr);
         assert!(outcome(folder, run) == outcome(folder, "whole"), "{run}");
     }
     let recorded = |run: &str| {
@@ -363,10 +364,14 @@ fn amp_on_the_cpu_resumes_to_the_bit_with_any_number_of_threads() {
     };
     assert!(["portable", "avx512", "amx"].iter().any(|level| recorded("whole") == *level));
     assert_eq!(recorded("f32"), serde_json::Value::Null);
-    let limited = shell(folder, &format!("LONGHAUL_CPU=portable {command} portable"));
-    assert_eq!(limited.status, Some(0), "{}", limited.stderr);
-    assert!(limited.stderr.contains("training.amp: "), "{}", limited.stderr);
-    assert_eq!(recorded("portable"), "portable");
+
+    shell(folder, &format!("FAIL=log.write:22=kill LONGHAUL_CPU=amx {command} requeued"));
+    let level = recorded("requeued");
+    let resumed = shell(folder, &format!("LONGHAUL_CPU=portable {command} requeued"));
+    assert_eq!(resumed.status, Some(0), "{}", resumed.stderr);
+    assert!(resumed.stderr.contains("training.amp: operands of"), "{}", resumed.stderr);
+    let says = format!("bf16_products {}, now portable", level.as_str().unwrap());
+    assert_eq!(resumed.stderr.contains(&says), level != "portable", "{}", resumed.stderr);
     // A dry run measures updates with and without it.
     let dry = "LONGHAUL_CPU=portable train-stage operator -c operator.yaml --device cpu --run x --dry-run";
     let text = shell(folder, dry).stdout;

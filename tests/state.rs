@@ -185,6 +185,20 @@ fn a_run_with_amp_of_an_earlier_version_continues_in_f32() {
         assert_eq!(outcome(&run) == expected, is_earlier);
         state.progress["amp_on_cpu"] = json!(true);
     }
+    // An accepted change of something else does not turn it on, but one of amp does.
+    state.progress["amp_on_cpu"] = json!(false);
+    let accepted =
+        [&amp[..], &["--accept-config-change", "-s", "optimizer.learning_rate=0.0123"]].concat();
+    for (state, is_on) in [(state, false), (state_of(&folder.join("f32/ckpt/step-00000010")), true)]
+    {
+        let run = run_of(folder, &state);
+        let (exit, stderr) = train(folder, "run", &accepted);
+        assert_eq!((exit, stderr.contains("accepted: ")), (Some(0), true), "{stderr}");
+        let last = state_of(&run.join("ckpt/step-00000020"));
+        assert_eq!(last.progress["amp_on_cpu"] == true, is_on, "{stderr}");
+        let env = std::fs::read_to_string(run.join("env.json")).unwrap();
+        assert_eq!(env.contains("bf16_products"), is_on, "{env}");
+    }
 }
 
 /// The text of a manifest after a change, with its new digest.

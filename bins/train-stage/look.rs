@@ -111,7 +111,7 @@ pub fn print_estimate(args: &Args, e: &Estimate, lacking: Option<u64>) -> Result
     if let Some(amp) = &e.amp {
         let [with, without] = [amp.bf16_seconds, amp.f32_seconds].map(|seconds| 1e3 * seconds);
         let gain = match amp.gain() {
-            gain if gain < 1.0 => "slower".to_string(),
+            gain if gain < 1.0 => format!("takes {:.1} times as long", gain.recip()),
             gain => format!("{gain:.1} times as fast"),
         };
         text += &format!(

@@ -70,7 +70,7 @@ fn predictions_and_latents_say_so_too() {
     let [(single, expected), (rounded, found)] = ["latents", "first"].map(latents);
     assert_eq!([single, rounded], ["f32", "bf16"]);
     near(&found, &expected);
-    // Without the option they are made again, and on other processors.
+    // Without the option they are made again, and with it after that.
     let again = done(&format!("{make} --json"));
     assert!(again.stdout.contains(r#""shards_kept":0"#), "{}", again.stdout);
     assert_eq!(latents("cached").1, expected);

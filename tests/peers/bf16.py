@@ -5,7 +5,8 @@ First the peaks of this processor's instructions, on one thread, and products y 
 bert-base (16 x 128 tokens) and of the large operator, by lib/tensor/examples/product_rate.rs and torch.nn.functional.linear.
 PyTorch's weights were cast beforehand; longhaul rounds and packs both operands in the time that is measured. Then updates of
 U-Net S and of the large operator, as unet_update.py and operator_update.py define them. (text_update.py --precision bf16 has
-bert-base.) In every round each of the four variants is measured once: of products, the median of three after a first one.
+bert-base.) In every round each of the four variants is measured once: of products, the median of three after a first one,
+in five times as many rounds as --rounds.
 
 Prints a JSON object: medians with their ranges over the rounds; GFLOP/s for products, milliseconds for updates; and how many
 times as fast longhaul is, in bf16, as each other variant and as the faster one of PyTorch's, as the median over the rounds

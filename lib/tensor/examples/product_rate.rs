@@ -101,6 +101,8 @@ mod registers {
     macro_rules! loop_of {
         ($instruction:literal) => {
             asm!(
+                // The upper halves are cleared as well.
+                "vxorps ymm30, ymm30, ymm30", "vxorps ymm31, ymm31, ymm31",
                 "2:",
                 concat!($instruction, " zmm0, zmm30, zmm31"),
                 concat!($instruction, " zmm1, zmm30, zmm31"),

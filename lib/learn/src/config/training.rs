@@ -24,8 +24,8 @@ pub struct Training {
     /// summed in a fixed tree, so 1, 2, 4 or 8 ranks (if that many divide the slices) give the same bits. Smaller
     /// slices are slower.
     pub deterministic: bool,
-    /// Automatic mixed precision: compute in 16-bit floats inside the model, on devices where this is faster.
-    /// Parameters, losses and updates stay in f32.
+    /// Automatic mixed precision: compute in 16-bit floats inside the model; on the CPU, round the operands of matrix
+    /// products to bf16. Parameters, losses and updates stay in f32.
     pub amp: bool,
     /// The 16-bit format for amp: bf16, or f16 with dynamic loss scaling.
     pub precision: Precision,

@@ -2,6 +2,8 @@
 
 use crate::checkpoint::Loaded;
 use crate::config::Training;
+use crate::train::Progress;
+use crate::train::step::numerics::Products;
 use serde_json::{Map, Value, json};
 use tensor::Device;
 use tensor::product::bf16;
@@ -11,10 +13,14 @@ use unix::{Result, cli, host};
 const MAX_BYTES: u64 = 100_000_000;
 
 /// Returns the facts for `env.json` that may affect the last bits of a result.
-/// Errors: 2 when LONGHAUL_CPU is no level.
-pub(in crate::train) fn facts(device: Device, training: &Training) -> Result<Value> {
+/// Errors: 2 when products round their operands and LONGHAUL_CPU is no level.
+pub(in crate::train) fn facts(
+    device: Device,
+    training: &Training,
+    progress: &Progress,
+) -> Result<Value> {
     let mut facts = json!({"device": device.to_string(), "vectors": tensor::simd::level()});
-    if training.amp && device == Device::Cpu {
+    if Products::new(training, true, device, progress.amp_on_cpu).is_bf16() {
         facts["bf16_products"] = json!(bf16::level()?.name());
     }
     Ok(facts)

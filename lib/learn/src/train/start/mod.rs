@@ -171,10 +171,13 @@ fn resume_or_init<'a>(
     })?;
     job.task.init(&mut params, found.as_ref())?;
     let frozen = resume::frozen_parameters(job, &params)?;
-    let facts = machine::facts(job.device, training)?;
-    let (mut progress, mut accepted) = (Progress::new(training), Vec::new());
+    let mut progress = match &found {
+        Some(found) => progress_of(job, found)?,
+        None => Progress::new(training),
+    };
+    let facts = machine::facts(job.device, training, &progress)?;
+    let mut accepted = Vec::new();
     if let Some(found) = &found {
-        progress = progress_of(job, found)?;
         accepted = resume::changes(job, found, Some((&*task, &frozen)))?;
         resume::report(job, found, &accepted, &facts);
         resume::require_updates(job, &progress, found)?;
@@ -194,7 +197,6 @@ fn resume_or_init<'a>(
     }
     if !accepted.is_empty() {
         progress.accept(lease.attempt(), &accepted);
-        progress.amp_on_cpu = training.amp;
     }
     progress.origin = origin.or(progress.origin.take());
     record(job, run, &lease, found.as_ref(), &accepted, &facts)?;

@@ -142,7 +142,7 @@ pub(in crate::train) fn progress_of(job: &TrainJob, found: &Loaded) -> Result<Pr
             job.task.spec.name
         )));
     }
-    let progress: Progress = serde_json::from_value(manifest.progress.clone())
+    let mut progress: Progress = serde_json::from_value(manifest.progress.clone())
         .map_err(|cause| Error::data(format!("{path}: progress: {cause}")))?;
     if progress.update != manifest.update {
         return Err(Error::data(format!(
@@ -155,6 +155,9 @@ pub(in crate::train) fn progress_of(job: &TrainJob, found: &Loaded) -> Result<Pr
         let text = format!("{path}: the seed is {} in the manifest, ", manifest.seed);
         return Err(Error::data(format!("{text}{configured:?} in its configuration")));
     }
+    // Where amp was on, only the checkpoint knows what it did on the CPU.
+    let was_on = manifest.config.pointer("/training/amp") == Some(&Value::Bool(true));
+    progress.amp_on_cpu |= job.task.config.training.amp && !was_on;
     Ok(progress)
 }
 

@@ -40,13 +40,18 @@ impl Products {
         }
     }
 
+    /// Whether operands are rounded to bf16 on the CPU.
+    pub fn is_bf16(self) -> bool {
+        self.bf16
+    }
+
     /// Rounds operands on the CPU if they were not rounded before, and the other way round; returns whether they now are.
     pub fn toggle_bf16(&mut self) -> bool {
         self.bf16 = !self.bf16;
         self.bf16
     }
 
-    /// Sets these modes for the pass about to begin, until whose end the result is kept. They are process-wide, and other
+    /// Sets these modes for the pass about to begin; keep the result until the pass ends. They are process-wide, and other
     /// models in the process may use different ones.
     #[must_use]
     pub fn set(self) -> Option<Rounding> {
@@ -62,8 +67,7 @@ pub fn amp_note(level: Level) -> &'static str {
         Level::Amx => "products of bf16 by AMX",
         Level::Avx512 => "products of bf16 by AVX-512",
         Level::Portable => {
-            "operands of products are rounded to bf16 and multiplied in f32, because this processor has no faster \
-             instruction for them; f32 would be faster"
+            "operands of products are rounded to bf16 and multiplied in f32, which takes longer than f32 alone"
         }
     }
 }

@@ -46,7 +46,9 @@ impl<'a, T: Float> Labelled<'a, T> {
 
     /// Wᵀ, for the logits of `tiles` tiles of rows.
     fn to_logits(&self, tiles: usize) -> Operand<'_, T> {
-        Operand::new(View::new(self.w, self.classes, self.width, self.width).transposed(), tiles)
+        // Columns of a packed matrix begin at its tiles, of 16; otherwise they would be packed again.
+        let products = if self.tile().is_multiple_of(16) { tiles } else { 0 };
+        Operand::new(View::new(self.w, self.classes, self.width, self.width).transposed(), products)
     }
 
     /// Writes the logits of rows `rows` and classes `classes` to `z`, for W from [`Self::to_logits`].

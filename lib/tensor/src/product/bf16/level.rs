@@ -70,7 +70,8 @@ fn is_of_intel() -> bool {
 
 /// The implementation for products of this process. With LONGHAUL_CPU, it is the highest one of the processor up to that.
 /// Otherwise it is the fastest: AMX, or AVX-512 BF16 but for Intel's processors, which execute `vdpbf16ps` at half the rate of
-/// the multiplications and additions of f32 (82 and 167 GFLOP/s on a core of family 6, model 207), or the portable one.
+/// the multiplications and additions of f32 (87 to 96 and 164 to 208 GFLOP/s on a core of family 6, model 207), or the portable
+/// one.
 /// Errors: 2 when LONGHAUL_CPU is no level.
 pub fn level() -> Result<Level> {
     limit().map(choice)

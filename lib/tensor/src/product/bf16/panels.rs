@@ -185,17 +185,26 @@ pub(super) unsafe fn product(
                     unsafe { kernel.multiply(&Part { a, b, sides, count, c, stride, add: adds }) };
                     continue;
                 }
+                // Sums begin with what is there, as in a whole part, so that the bits of a row do not depend on other rows.
+                let begins = adds && alpha == 1.0;
+                let each = |sums: &mut [f32], of: &dyn Fn(&mut f32, &mut f32)| {
+                    for (row, sums) in sums.chunks_exact_mut(PART).enumerate().take(rows) {
+                        for (column, sum) in sums.iter_mut().enumerate().take(columns) {
+                            // SAFETY: the element lies inside `out`.
+                            of(unsafe { &mut *c.add(row * stride + column) }, sum);
+                        }
+                    }
+                };
+                if begins {
+                    each(&mut sums, &|c, sum| *sum = *c);
+                }
                 let own = sums.as_mut_ptr();
-                let part = Part { a, b, sides, count, c: own, stride: PART, add: false };
+                let part = Part { a, b, sides, count, c: own, stride: PART, add: begins };
                 // SAFETY: as above, with memory of our own for the result.
                 unsafe { kernel.multiply(&part) };
-                for (row, sums) in sums.chunks_exact(PART).enumerate().take(rows) {
-                    for (column, sum) in sums.iter().enumerate().take(columns) {
-                        // SAFETY: the element lies inside `out`.
-                        let c = unsafe { &mut *c.add(row * stride + column) };
-                        *c = if adds { *c + alpha * sum } else { alpha * sum };
-                    }
-                }
+                each(&mut sums, &|c, sum| {
+                    *c = if adds && !begins { *c + alpha * *sum } else { alpha * *sum };
+                });
             }
         }
     }

@@ -62,6 +62,14 @@ enum By {
 }
 
 fn all() -> Vec<By> {
+    for level in [Level::Avx512, Level::Amx] {
+        if !level.is_there() {
+            test_support::skip(&format!(
+                "this processor has no {} for products of bf16",
+                level.name()
+            ));
+        }
+    }
     let levels = Level::all().map(By::Level);
     // Packing needs AVX-512 BF16.
     let soft = Level::Avx512.is_there().then_some(By::Soft);
@@ -223,6 +231,33 @@ fn every_size_and_transposition_is_right() {
         check(&bys, sizes, [random(2) == 1, random(2) == 1], scale, random(2) as usize);
     }
     check(&bys, [33, 47, 1100], [false, true], (1.0, true), 0);
+}
+
+#[test]
+fn the_bits_of_a_row_depend_on_no_other_row() {
+    let [m, n, k] = [37, 41, 1100];
+    let (a, b, before) = (values(m * k, 1), values(k * n, 2), values(m * n, 3));
+    let rhs = View::new(&b, k, n, n);
+    for by in all() {
+        // The `gemm` crate divides its work by sizes.
+        if matches!(by, By::Level(Level::Portable)) {
+            continue;
+        }
+        for add in [false, true] {
+            let rows = |first: usize, count: usize| {
+                let mut out = before[first * n..][..count * n].to_vec();
+                multiply(by, &mut out, n, (1.0, add), View::new(&a[first * k..], count, k, k), rhs);
+                out
+            };
+            let expected = rows(0, m);
+            for [first, count] in [[0, 1], [5, 16], [3, 32], [20, 17], [36, 1]] {
+                assert!(
+                    rows(first, count) == expected[first * n..][..count * n],
+                    "{by:?} {add} {first}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! Ops with matrix products whose operands are rounded to bf16: what they compute, and the same bits on any number of threads.
+//! Rounding holds for the whole process, so no other test is in this program.
+
+use tensor::check::{difference, draw, inputs, run, tolerance};
+use tensor::op::Draw;
+use tensor::ops::ALL;
+use tensor::product::bf16::Rounding;
+use tensor::{Dtype, Tensor};
+use test_support::seed;
+
+/// The ops whose products round their operands, forward and backward.
+const OPS: [&str; 8] = [
+    "attention",
+    "conv",
+    "conv_transpose",
+    "frozen_linear",
+    "linear",
+    "linear_cross_entropy",
+    "low_rank",
+    "matmul",
+];
+
+#[test]
+fn every_op_with_products_rounds_their_operands() {
+    let seed = seed();
+    let _rounding = Rounding::begin();
+    let bits = |t: &Tensor| t.read::<f32>().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+    for (name, cases) in ALL {
+        let mut most = 0.0_f64;
+        for case in cases() {
+            let elements: usize =
+                case.inputs.iter().map(|(s, _)| s.iter().product::<usize>()).sum();
+            if elements + case.operations / 64 > 2_000_000
+                || !case.op.dtypes().contains(&Dtype::F32)
+            {
+                continue;
+            }
+            let x = case.inputs_in(&inputs(&case, seed), Dtype::F32);
+            let shapes: Vec<&[usize]> = x.iter().map(Tensor::shape).collect();
+            let dy = draw(&case.op.shape(&shapes).unwrap(), &Draw::Normal, seed, 99);
+            let single = dy.to_dtype(Dtype::F32);
+            let [result, two, four] = [1, 2, 4].map(|threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let (out, grads) = pool.install(|| run(&case, &x, &single, None));
+                [vec![out], grads.into_iter().flatten().collect()].concat()
+            });
+            let of = |result: &[Tensor]| result.iter().map(bits).collect::<Vec<_>>();
+            assert!(
+                of(&result) == of(&two) && of(&result) == of(&four),
+                "{name} {shapes:?} (seed {seed})"
+            );
+            let (out, grads) =
+                run(&case, &case.inputs_in(&x, Dtype::F64), &single.to_dtype(Dtype::F64), None);
+            let expected: Vec<Tensor> = [vec![out], grads.into_iter().flatten().collect()].concat();
+            for (found, expected) in result.iter().zip(&expected) {
+                let error = difference(found, expected);
+                assert!(
+                    error < tolerance(Dtype::Bf16, 1),
+                    "{name} {shapes:?}: {error:e} (seed {seed})"
+                );
+                most = most.max(error);
+            }
+        }
+        // What is not rounded differs by less than 1e-4.
+        assert_eq!(most > 1e-4, OPS.contains(name), "{name}: {most:e}");
+        println!("{name}: {most:.1e}");
+    }
+}
