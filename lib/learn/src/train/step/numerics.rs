@@ -67,7 +67,7 @@ pub fn amp_note(level: Level) -> &'static str {
         Level::Amx => "products of bf16 by AMX",
         Level::Avx512 => "products of bf16 by AVX-512",
         Level::Portable => {
-            "operands of products are rounded to bf16 and multiplied in f32, which takes longer than f32 alone"
+            "operands of products are rounded to bf16 and multiplied in f32, which is seldom faster than f32 alone"
         }
     }
 }

@@ -187,25 +187,40 @@ pub(super) unsafe fn product(
                 }
                 // Sums begin with what is there, as in a whole part, so that the bits of a row do not depend on other rows.
                 let begins = adds && alpha == 1.0;
-                let each = |sums: &mut [f32], of: &dyn Fn(&mut f32, &mut f32)| {
-                    for (row, sums) in sums.chunks_exact_mut(PART).enumerate().take(rows) {
-                        for (column, sum) in sums.iter_mut().enumerate().take(columns) {
-                            // SAFETY: the element lies inside `out`.
-                            of(unsafe { &mut *c.add(row * stride + column) }, sum);
-                        }
-                    }
-                };
                 if begins {
-                    each(&mut sums, &|c, sum| *sum = *c);
+                    // SAFETY: the part lies inside `out`.
+                    unsafe { with_sums(&mut sums, c, stride, [rows, columns], |sum, c| *sum = *c) };
                 }
                 let own = sums.as_mut_ptr();
                 let part = Part { a, b, sides, count, c: own, stride: PART, add: begins };
                 // SAFETY: as above, with memory of our own for the result.
                 unsafe { kernel.multiply(&part) };
-                each(&mut sums, &|c, sum| {
-                    *c = if adds && !begins { *c + alpha * *sum } else { alpha * *sum };
-                });
+                // SAFETY: as above.
+                unsafe {
+                    with_sums(&mut sums, c, stride, [rows, columns], |sum, c| {
+                        *c = if adds && !begins { *c + alpha * *sum } else { alpha * *sum };
+                    })
+                };
             }
+        }
+    }
+}
+
+/// Calls `work` with the elements of `sums`, rows of [`PART`], and those of a part of the result.
+///
+/// # Safety
+/// c is valid for reads and writes of so many rows and columns, `stride` elements apart.
+unsafe fn with_sums(
+    sums: &mut [f32],
+    c: *mut f32,
+    stride: usize,
+    [rows, columns]: [usize; 2],
+    work: impl Fn(&mut f32, &mut f32),
+) {
+    for (row, sums) in sums.chunks_exact_mut(PART).enumerate().take(rows) {
+        for (column, sum) in sums.iter_mut().enumerate().take(columns) {
+            // SAFETY: the caller guarantees the element.
+            work(sum, unsafe { &mut *c.add(row * stride + column) });
         }
     }
 }
