@@ -86,7 +86,9 @@ pub(super) fn conversations(
         Ok((messages, sizes))
     };
     type Read = (Messages, Vec<([i32; 2], usize)>);
-    let all: Vec<Read> = records.par_iter().map(of).collect::<Result<_>>()?;
+    // All of them, then in order: of several faults, every run names the first.
+    let all: Vec<Result<Read>> = records.par_iter().map(of).collect();
+    let all = all.into_iter().collect::<Result<Vec<Read>>>()?;
     let tokens: Vec<Vec<usize>> =
         all.iter().map(|(_, sizes)| sizes.iter().map(|(_, tokens)| *tokens).collect()).collect();
     let given = all.iter().zip(&tokens).map(|((messages, _), own)| (&messages[..], &own[..]));
