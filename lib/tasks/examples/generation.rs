@@ -24,7 +24,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 use tasks::language::vision::{Grid, Images};
 use tasks::language::{Generator, Language, SftModel};
-use tensor::{Device, Dtype, Tape, Tensor, product};
+use tensor::product::{self, bf16::Rounding};
+use tensor::{Device, Dtype, Tape, Tensor};
 use unix::{Error, Result};
 
 /// Time generation with a decoder, as requests on standard input say
@@ -37,6 +38,9 @@ struct Args {
     /// Patches of the image that each prompt begins with
     #[arg(long, value_name = "ROWSxCOLUMNS", value_parser = image_prefix::grid)]
     image: Option<Grid>,
+    /// Round the operands of products to bf16, as `evaluate predict --amp` on the CPU
+    #[arg(long)]
+    amp: bool,
     #[command(flatten)]
     place: Place,
 }
@@ -61,7 +65,8 @@ fn serve(args: &Args, device: Device, dtype: Dtype) -> Result<()> {
     params.trained.assign(&values)?;
     let params = ParamSet { trained: params.trained.to_dtype(dtype), ..params };
     let mut params = params.to_device(device)?;
-    params.compact();
+    params.compact(args.amp);
+    let _rounding = args.amp.then(Rounding::begin);
     let tape = Tape::without_gradients();
     let forward = Forward::evaluation(&tape, &params);
     let prefix = ImagePrefix::new(&args.model, &config, args.image)?;

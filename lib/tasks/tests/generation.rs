@@ -230,7 +230,7 @@ fn adapted_decoders_generate_with_stored_weights() {
             model.check_greedy(&format!("{storage:?}"), prompt, &sample.ids, SLACK);
         }
         // LoRA stays in f32.
-        model.params.compact();
+        model.params.compact(false);
         assert!(model.params.trained.tensors().all(|tensor| tensor.dtype() == Dtype::F32));
         assert_eq!(model.generate(&prompts(&all), &greedy(10)), found);
     }
@@ -257,7 +257,7 @@ fn compact_parameters_give_the_same_bits() {
         };
         let expected = run(&model);
         let bytes = model.params.trained.bytes();
-        model.params.compact();
+        model.params.compact(false);
         let dtypes = model.params.trained.tensors().map(Tensor::dtype);
         assert_eq!(dtypes.filter(|dtype| *dtype == Dtype::Bf16).count(), matrices, "{kind:?}");
         assert!(matrices >= 14 && model.params.trained.bytes() < bytes * 2 / 3);

@@ -264,8 +264,13 @@ pub(crate) unsafe fn steps_into<T: Float>(
 ) {
     assert!(lhs.rows <= FEW, "{} steps", lhs.rows);
     let start = TIMED.load(Ordering::Relaxed).then(Instant::now);
+    let rhs = rows.transposed();
     // SAFETY: the caller guarantees `out`.
-    unsafe { few::product_stored(out, row_stride, add, lhs, rows.transposed()) };
+    unsafe {
+        if !bf16::steps_if_on(out, row_stride, add, lhs, rhs) {
+            few::product_stored(out, row_stride, add, lhs, rhs);
+        }
+    }
     count(start);
 }
 

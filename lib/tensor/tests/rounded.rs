@@ -1,9 +1,12 @@
 //! Ops with matrix products whose operands are rounded to bf16: what they compute, and the same bits on any number of threads.
-//! Rounding holds for the whole process, so no other test is in this program.
+//! Rounding holds for the whole process, so no test without it is in this program.
 
-use tensor::check::{difference, draw, inputs, run, tolerance};
-use tensor::op::Draw;
+use tensor::check::{difference, draw, forward, inputs, run, tolerance};
+use tensor::op::{Case, Draw, Op};
 use tensor::ops::ALL;
+use tensor::ops::activation::Activation;
+use tensor::ops::frozen_linear::{FrozenLinear, Storage};
+use tensor::ops::linear::Linear;
 use tensor::product::bf16::Rounding;
 use tensor::{Dtype, Tensor};
 use test_support::seed;
@@ -68,5 +71,38 @@ fn every_op_with_products_rounds_their_operands() {
         // What is not rounded differs by less than 1e-3.
         assert_eq!(most > 1e-3, OPS.contains(name), "{name}: {most:e}");
         println!("{name}: {most:.1e}");
+    }
+}
+
+/// A W that is stored in bf16 gives the bits of the f32 numbers that are rounded to it, for single steps of few and of many
+/// sequences and for any number of rows.
+#[test]
+fn a_matrix_in_bf16_gives_the_bits_of_one_that_is_rounded() {
+    let seed = seed();
+    let _rounding = Rounding::begin();
+    let output = |op: Box<dyn Op>, inputs: &[&Tensor]| {
+        let shapes: Vec<&[usize]> = inputs.iter().map(|tensor| tensor.shape()).collect();
+        let mut case = Case::new(Linear { bias: false, activation: Activation::Identity }, &shapes);
+        case.op = op;
+        let inputs: Vec<Tensor> = inputs.iter().map(|tensor| (*tensor).clone()).collect();
+        forward(&case, &inputs).0
+    };
+    let rows: [&[usize]; 7] = [&[1, 1], &[5, 1], &[8, 1], &[9, 1], &[1, 3], &[2, 40], &[3, 200]];
+    for (rows, [n, k]) in rows.iter().flat_map(|rows| [(*rows, [70, 33]), (*rows, [520, 640])]) {
+        for (bias, activation) in [(false, Activation::Identity), (true, Activation::Silu)] {
+            let random = |shape: &[usize], input| {
+                draw(shape, &Draw::Normal, seed, input).to_dtype(Dtype::F32)
+            };
+            let (x, w, b) =
+                (random(&[rows, &[k]].concat(), 1), random(&[n, k], 2), random(&[n], 3));
+            let stored = w.to_dtype(Dtype::Bf16);
+            let bias_of = bias.then_some(&b);
+            let all = |w| [&x, w].into_iter().chain(bias_of).collect::<Vec<_>>();
+            let weight = Storage::Dense(Dtype::Bf16);
+            let frozen = FrozenLinear { weight, bias, activation, merged: None };
+            let found = output(Box::new(frozen), &all(&stored));
+            let expected = output(Box::new(Linear { bias, activation }), &all(&w));
+            assert_eq!(found.read::<f32>(), expected.read::<f32>(), "{rows:?} {n} {k} {bias}");
+        }
     }
 }

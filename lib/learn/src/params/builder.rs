@@ -169,9 +169,10 @@ impl Builder {
     /// Registers the weight of a linear layer, which may be quantised if it is frozen.
     pub(crate) fn linear_weight(&mut self, shape: [usize; 2], init: Init) -> ParamId {
         let id = self.param("weight", &shape, init);
-        if let ParamId::Frozen(i) = id {
-            self.params.frozen.linear.insert(i);
-        }
+        match id {
+            ParamId::Frozen(i) => self.params.frozen.linear.insert(i),
+            ParamId::Trained(i) => self.params.trained.linear.insert(i),
+        };
         id
     }
 

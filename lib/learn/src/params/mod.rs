@@ -82,12 +82,13 @@ impl ParamSet {
 
     /// Stores f32 matrices on the host in bf16 if it represents them exactly, as it does those of a published model, for
     /// evaluation: layers give the same bits from half the memory. Without a parameter that stays in f32, and says by that
-    /// in which dtype the model computes, trained ones are left as they are.
-    pub fn compact(&mut self) {
+    /// in which dtype the model computes, trained ones are left as they are. If products round their operands to bf16
+    /// (`rounding`), the weights of linear layers are stored so too, whatever their values.
+    pub fn compact(&mut self, rounding: bool) {
         if self.trained.tensors().any(|tensor| tensor.shape().len() != 2) {
-            self.trained.compact();
+            self.trained.compact(rounding);
         }
-        self.frozen.compact();
+        self.frozen.compact(rounding);
     }
 
     /// Copies the parameters to `device`.
@@ -178,11 +179,14 @@ impl Params {
     }
 
     /// Implements [`ParamSet::compact`], but for LoRA, which is small and never a [`Weight`](crate::forward::Weight).
-    fn compact(&mut self) {
+    fn compact(&mut self, rounding: bool) {
         self.known_hash = OnceLock::new();
-        for (name, tensor) in &mut self.entries {
+        for (i, (name, tensor)) in self.entries.iter_mut().enumerate() {
             let is_matrix = tensor.dtype() == Dtype::F32 && tensor.shape().len() == 2;
-            if is_matrix && tensor.device() == Device::Cpu && !is_adapter(name) && is_bf16(tensor) {
+            if !is_matrix || tensor.device() != Device::Cpu || is_adapter(name) {
+                continue;
+            }
+            if rounding && self.linear.contains(&i) || is_bf16(tensor) {
                 *tensor = tensor.to_dtype(Dtype::Bf16);
             }
         }

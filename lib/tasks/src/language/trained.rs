@@ -13,9 +13,10 @@ use learn::evaluate::Model;
 use learn::generate::{Finish, Generation, Prompt, generate};
 use learn::params::Builder;
 use learn::task::Define;
-use learn::trained::{Parts, TrainedModel};
+use learn::trained::{ComputeMode, Parts, TrainedModel};
 use std::collections::BTreeMap;
 use std::path::Path;
+use tensor::Device;
 use unix::{Context, Error, Exit, Result};
 
 /// Tokens of prompts and answers that are generated at once: their keys and values fill memory.
@@ -89,7 +90,8 @@ impl TrainedLanguage {
 
     /// The same model with compact parameters ([`ParamSet::compact`](learn::params::ParamSet::compact)).
     pub fn compact(mut self) -> Self {
-        self.trained.params.compact();
+        let ComputeMode { device, amp } = self.trained.mode;
+        self.trained.params.compact(amp && device == Device::Cpu);
         self
     }
 

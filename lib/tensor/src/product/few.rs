@@ -26,29 +26,32 @@ const TALL: usize = 8;
 /// Bytes that are fetched into the cache at a time.
 const LINE: usize = 64;
 
-/// Computes out (+)= alpha·lhs·rhs if lhs has few rows and the elements of lhs and of rhs are adjacent in memory, along
-/// an axis of each. Returns whether it did.
+/// Whether [`product`] takes these operands: lhs has few rows, and the elements of both are adjacent in memory, along an
+/// axis of each.
+pub(super) fn takes<T, W>(lhs: View<T>, rhs: View<W>) -> bool {
+    let is_few = lhs.rows <= FEW && lhs.column_stride == 1 && lhs.rows > 0 && rhs.columns > 0;
+    is_few && lhs.columns > 0 && (rhs.row_stride == 1 || rhs.column_stride == 1)
+}
+
+/// Computes out (+)= alpha·lhs·rhs if it [`takes`] them. Returns whether it did.
 ///
 /// # Safety
 /// As for [`super::product_into`]; the inner sizes agree.
-pub(super) unsafe fn product<T: Float>(
+pub(super) unsafe fn product<T: Float, W: Stored<T>>(
     out: *mut T,
     out_stride: usize,
     (alpha, add): (T, bool),
     lhs: View<T>,
-    rhs: View<T>,
+    rhs: View<W>,
 ) -> bool {
-    let is_few = lhs.rows <= FEW && lhs.column_stride == 1 && lhs.rows > 0 && rhs.columns > 0;
-    if !is_few || lhs.columns == 0 {
+    if !takes(lhs, rhs) {
         return false;
     }
     let work = Work { out, out_stride, alpha, add, lhs, rhs };
     if rhs.row_stride == 1 {
         pulp::Arch::new().dispatch(Dots(work));
-    } else if rhs.column_stride == 1 {
-        pulp::Arch::new().dispatch(Sums(work));
     } else {
-        return false;
+        pulp::Arch::new().dispatch(Sums(work));
     }
     true
 }
@@ -272,9 +275,9 @@ impl<T: Float, W: Stored<T>> WithSimd for Dots<'_, T, W> {
 }
 
 /// The rows of rhs are adjacent in memory: each row of the result is a sum of rows.
-struct Sums<'a, T>(Work<'a, T>);
+struct Sums<'a, T, W>(Work<'a, T, W>);
 
-impl<T: Float> Sums<'_, T> {
+impl<T: Float, W: Stored<T>> Sums<'_, T, W> {
     #[inline(always)]
     fn columns<S: Simd, const J: usize>(&mut self, simd: S, column: usize) {
         let tall = if J == 1 { self.0.lhs.rows / TALL * TALL } else { 0 };
@@ -299,14 +302,19 @@ impl<T: Float> Sums<'_, T> {
         for i in 0..R {
             xs[i] = work.row(row + i);
         }
-        let mut sums = [[T::splat(simd, T::ZERO); J]; R];
+        let zero = T::splat(simd, T::ZERO);
+        let mut sums = [[zero; J]; R];
         for k in 0..work.lhs.columns {
             let row = &work.rhs.data[k * stride + column..][..len];
-            let w = match <&[T::Vector<S>; J]>::try_from(T::split(simd, row).0) {
-                Ok(whole) => *whole,
-                // Part of one.
-                Err(_) => [<T as Vectors>::load_part(simd, row); J],
-            };
+            let mut w = [zero; J];
+            if len == J * lanes {
+                for i in 0..J {
+                    // SAFETY: the part of the row has J vectors.
+                    w[i] = unsafe { W::load(simd, row.as_ptr().add(i * lanes)) };
+                }
+            } else {
+                w[0] = W::load_part(simd, row);
+            }
             for r in 0..R {
                 let x = T::splat(simd, xs[r][k]);
                 for i in 0..J {
@@ -314,8 +322,7 @@ impl<T: Float> Sums<'_, T> {
                 }
             }
         }
-        let (alpha, zero) = (T::splat(simd, work.alpha), T::splat(simd, T::ZERO));
-        let add = work.add;
+        let (alpha, add) = (T::splat(simd, work.alpha), work.add);
         for r in 0..R {
             let out = work.out(row + r, column, len);
             for (i, out) in out.chunks_mut(lanes).enumerate() {
@@ -329,7 +336,7 @@ impl<T: Float> Sums<'_, T> {
     }
 }
 
-impl<T: Float> WithSimd for Sums<'_, T> {
+impl<T: Float, W: Stored<T>> WithSimd for Sums<'_, T, W> {
     type Output = ();
 
     #[inline(always)]

@@ -20,7 +20,7 @@ use super::linear::cpu::{Weight, transposes};
 use crate::dtype::{Dtype, Element};
 use crate::nf4::{Nf4, widen};
 use crate::op::{Case, Draw, Grads, Op, Saved};
-use crate::product::{FEW, bf16};
+use crate::product::FEW;
 use crate::tensor::Tensor;
 use crate::with_float;
 
@@ -183,8 +183,7 @@ impl Op for FrozenLinear {
         let shape = self.weight_shape(pieces[0].shape()).unwrap_or_default();
         let bias = self.bias.then(|| inputs[2]);
         let of_steps = matches!(x.shape(), [_, .., 1, _]) && (1..=FEW).contains(&x.rows());
-        let is_read_once = of_steps && self.merged.is_none() && !bf16::is_on();
-        if is_read_once && self.activation == Activation::Identity {
+        if of_steps && self.merged.is_none() && self.activation == Activation::Identity {
             let weight = (self.weight, &*pieces, shape);
             with_float!(x.dtype(), T => cpu::forward_steps::<T>(weight, x, bias, out.write()));
             return self.saved(vec![x.clone(), pieces[0].clone()], inputs);

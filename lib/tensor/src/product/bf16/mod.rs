@@ -13,6 +13,7 @@ mod level;
 #[cfg(target_arch = "x86_64")]
 mod panels;
 mod portable;
+mod steps;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 
@@ -22,7 +23,7 @@ mod tests;
 pub use level::{Level, level};
 
 use super::View;
-use crate::dtype::{Dtype, Float};
+use crate::dtype::{Dtype, Float, bf16 as Bf16};
 use std::mem::transmute_copy;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -107,8 +108,30 @@ pub(super) unsafe fn product_if_on<T: Float>(
     // SAFETY: T is f32.
     let alpha = unsafe { transmute_copy::<T, f32>(&alpha) };
     // SAFETY: the caller guarantees `out`.
-    unsafe { product(level::chosen(), out.cast(), stride, (alpha, add), lhs, rhs) };
+    unsafe {
+        let did = steps::product(out.cast(), stride, (alpha, add), lhs, rhs);
+        if !did {
+            product(level::chosen(), out.cast(), stride, (alpha, add), lhs, rhs);
+        }
+    }
     true
+}
+
+/// Computes out (+)= lhs·rhs for few single steps and a matrix in bf16, if T is f32 and products round their operands. Returns
+/// whether it did.
+///
+/// # Safety
+/// As for [`super::product_into`]; the inner sizes agree.
+pub(super) unsafe fn steps_if_on<T: Float>(
+    out: *mut T,
+    stride: usize,
+    add: bool,
+    lhs: View<T>,
+    rhs: View<Bf16>,
+) -> bool {
+    let lhs = of_f32(lhs).filter(|_| is_on());
+    // SAFETY: the caller guarantees `out`; T is f32.
+    lhs.is_some_and(|lhs| unsafe { steps::product(out.cast(), stride, (1.0, add), lhs, rhs) })
 }
 
 /// Computes out = alpha·lhs·rhs, or out += alpha·lhs·rhs if `add` is set, by the implementation `level`, which this processor

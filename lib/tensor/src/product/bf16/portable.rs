@@ -38,7 +38,7 @@ impl Rounded {
         Self::by(x, ROWS)
     }
 
-    fn by(x: View<f32>, grain: usize) -> Self {
+    pub(super) fn by(x: View<f32>, grain: usize) -> Self {
         let is_transposed = x.column_stride != 1 && x.row_stride == 1;
         let lines = if is_transposed { x.transposed() } else { x };
         let length = lines.columns;
@@ -62,7 +62,7 @@ impl Rounded {
     }
 
     /// The view of some columns.
-    fn columns(&self, first: usize, [rows, columns]: [usize; 2]) -> View<'_, f32> {
+    pub(super) fn columns(&self, first: usize, [rows, columns]: [usize; 2]) -> View<'_, f32> {
         if self.is_transposed {
             return View::new(&self.elements[first * self.length..], columns, rows, self.length)
                 .transposed();
@@ -73,7 +73,7 @@ impl Rounded {
 
 /// x, rounded.
 #[inline(always)]
-fn widened(x: f32) -> f32 {
+pub(super) fn widened(x: f32) -> f32 {
     f32::from_bits(u32::from(round(x)) << 16)
 }
 

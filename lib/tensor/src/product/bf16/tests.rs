@@ -54,11 +54,13 @@ impl Tiles for Soft {
     }
 }
 
-/// What multiplies: an implementation of this processor, or the kernel of AMX with registers in memory.
+/// What multiplies: an implementation of this processor, the kernel of AMX with registers in memory, or, where rows are few,
+/// the product of single steps.
 #[derive(Clone, Copy, Debug)]
 enum By {
     Level(Level),
     Soft,
+    Steps,
 }
 
 fn all() -> Vec<By> {
@@ -73,7 +75,7 @@ fn all() -> Vec<By> {
     let levels = Level::all().map(By::Level);
     // Packing needs AVX-512 BF16.
     let soft = Level::Avx512.is_there().then_some(By::Soft);
-    let found: Vec<By> = levels.chain(soft).collect();
+    let found: Vec<By> = levels.chain(soft).chain([By::Steps]).collect();
     println!("{found:?}");
     found
 }
@@ -92,6 +94,11 @@ fn multiply(
     unsafe {
         match by {
             By::Level(level) => product(level, out, stride, scale, lhs, rhs),
+            By::Steps => {
+                if !steps::product(out, stride, scale, lhs.of_steps(true), rhs) {
+                    product(Level::Portable, out, stride, scale, lhs, rhs);
+                }
+            }
             By::Soft => {
                 let kernel = Kernel::Soft(Box::new(Soft([[[1; 64]; 16]; 8])));
                 panels::product(kernel, out, stride, scale, lhs, rhs);
@@ -240,7 +247,7 @@ fn the_bits_of_a_row_depend_on_no_other_row() {
     let rhs = View::new(&b, k, n, n);
     for by in all() {
         // The `gemm` crate divides its work by sizes.
-        if matches!(by, By::Level(Level::Portable)) {
+        if matches!(by, By::Level(Level::Portable) | By::Steps) {
             continue;
         }
         for add in [false, true] {
@@ -256,6 +263,31 @@ fn the_bits_of_a_row_depend_on_no_other_row() {
                     "{by:?} {add} {first}"
                 );
             }
+        }
+    }
+}
+
+/// Few single steps: a row gives the same bits alone, and a matrix in bf16 those of the f32 matrix that is rounded to it.
+#[test]
+fn steps_have_the_bits_of_one_step_and_of_a_rounded_matrix() {
+    for [m, n, k] in [[1, 1, 1], [8, 70, 53], [5, 33, 200], [3, 4, 16]] {
+        let (mut a, mut b) = (values(m * k, 1), values(n * k, 2));
+        (a[0], b[n * k / 2]) = (f32::MIN_POSITIVE / 2.0, f32::MIN_POSITIVE / 4.0);
+        let stored: Vec<Bf16> = b.iter().map(|x| Bf16::from_bits(portable::round(*x))).collect();
+        // SAFETY: results have as many elements as the product.
+        let steps = |a: &[f32], count: usize| unsafe {
+            let (mut out, mut of_stored) = (vec![0.5; count * n], vec![0.5; count * n]);
+            let lhs = View::new(a, count, k, k).of_steps(true);
+            let rhs = View::new(&b, n, k, k).transposed();
+            assert!(steps::product(out.as_mut_ptr(), n, (1.0, true), lhs, rhs));
+            let rhs = View::new(&stored, n, k, k).transposed();
+            assert!(steps::product(of_stored.as_mut_ptr(), n, (1.0, true), lhs, rhs));
+            assert_eq!(out, of_stored);
+            out
+        };
+        let all = steps(&a, m);
+        for (row, all) in all.chunks(n).enumerate() {
+            assert_eq!(steps(&a[row * k..], 1), all, "{m}x{n}x{k}");
         }
     }
 }
