@@ -19,8 +19,10 @@ demo: deps
 # a second one would take longer than all tests; without FAIL in the environment a failpoint does nothing.
 # The tests include a real SLURM (tests/slurm), which mostly waits and runs beside the others; its output comes last. As
 # root and in CI, a missing tool fails the test that uses it; elsewhere the test is skipped, and the number of skips is
-# printed at the end (tests/support). TESTS="--test slurm" selects tests. All tests run, even after one has failed.
+# printed at the end (tests/support). TESTS="--test slurm" selects tests. All tests run, even after one has failed. Many of
+# them wait half of their time, so there is one more thread than processors.
 FEATURES = failpoints,emu
+export RUST_TEST_THREADS ?= $(shell expr $$(nproc) + 1)
 TEST = cargo test --workspace --locked --features $(FEATURES) --no-fail-fast
 test: deps
 	@skips=$$(mktemp) && slurm=$$(mktemp) && status=0 && beside= && export LONGHAUL_SKIPS="$$skips" && \
