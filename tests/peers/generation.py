@@ -39,6 +39,7 @@ parser.add_argument("--batches", default="1,8", help="numbers of prompts, separa
 parser.add_argument("--attention", default="eager", help="attn_implementation of transformers")
 parser.add_argument("--weights", choices=["bf16", "f32"], default="bf16", help="precision of the random weights")
 parser.add_argument("--dtype", default="float32", help="in which transformers computes")
+parser.add_argument("--amp", action="store_true", help="round the operands of our products to bf16")
 parser.add_argument("--ours", default="target/release/examples/generation")
 
 
@@ -102,9 +103,9 @@ def main(a):
         model.save_pretrained(folder)
         model = model.to(getattr(torch, a.dtype))
         image = ["--image", "{}x{}".format(*a.image)] if a.image else []
-        ours = Program([a.ours, "--model", folder, "--threads", str(a.threads), *image])
+        ours = Program([a.ours, "--model", folder, "--threads", str(a.threads), *image, *["--amp"] * a.amp])
         result = {"processor": processor(), "torch": torch.__version__, "transformers": transformers.__version__,
-                  "attention": a.attention, "weights": a.weights, "dtype": a.dtype, "pairs": a.pairs, "prompt": a.prompt,
+                  "attention": a.attention, "weights": a.weights, "dtype": a.dtype, "amp": a.amp, "pairs": a.pairs, "prompt": a.prompt,
                   "new": a.new, **ours.ask("parameters")}
         for batch in map(int, a.batches.split(",")):
             request = f"generate {batch} {a.prompt} {a.new}"
