@@ -59,9 +59,14 @@ impl From<Device> for ComputeMode {
 }
 
 impl ComputeMode {
+    /// Whether products round their operands in f32, as `amp` means on the CPU.
+    pub fn rounds(self) -> bool {
+        self.amp && self.device == Device::Cpu
+    }
+
     /// Runs `body` as a forward run without gradients of parameters on the device.
     pub fn run<R>(self, params: &ParamSet, body: impl FnOnce(&Forward) -> Result<R>) -> Result<R> {
-        let _rounding = (self.amp && self.device == Device::Cpu).then(Rounding::begin);
+        let _rounding = self.rounds().then(Rounding::begin);
         let tape = Tape::without_gradients();
         let forward = Forward::evaluation(&tape, params);
         match numerics::dtype(self.amp, Precision::Bf16, self.device) {

@@ -265,6 +265,22 @@ fn compact_parameters_give_the_same_bits() {
     }
 }
 
+/// Where products round, the weights of linear layers are stored in bf16, rounded; the embedding, which is also read by row,
+/// and vectors stay in f32.
+#[test]
+fn weights_of_linear_layers_are_rounded_where_products_round() {
+    let mut model = Model::new(config(Architecture::Qwen3));
+    let before = model.params.trained.clone();
+    model.params.compact(true);
+    for ((name, old), new) in before.entries().iter().zip(model.params.trained.tensors()) {
+        let is_linear = old.shape().len() == 2 && !name.contains("embed_tokens");
+        let expected = if is_linear { old.to_dtype(Dtype::Bf16) } else { old.clone() };
+        assert_eq!(new.dtype(), expected.dtype(), "{name}");
+        assert_eq!(new.as_bytes(), expected.as_bytes(), "{name}");
+    }
+    assert!(model.params.trained.bytes() < before.bytes() * 2 / 3);
+}
+
 #[test]
 fn parameters_that_are_not_finite_are_an_error() {
     let mut model = Model::new(config(Architecture::Qwen2));

@@ -13,10 +13,9 @@ use learn::evaluate::Model;
 use learn::generate::{Finish, Generation, Prompt, generate};
 use learn::params::Builder;
 use learn::task::Define;
-use learn::trained::{ComputeMode, Parts, TrainedModel};
+use learn::trained::{Parts, TrainedModel};
 use std::collections::BTreeMap;
 use std::path::Path;
-use tensor::Device;
 use unix::{Context, Error, Exit, Result};
 
 /// Tokens of prompts and answers that are generated at once: their keys and values fill memory.
@@ -90,8 +89,7 @@ impl TrainedLanguage {
 
     /// The same model with compact parameters ([`ParamSet::compact`](learn::params::ParamSet::compact)).
     pub fn compact(mut self) -> Self {
-        let ComputeMode { device, amp } = self.trained.mode;
-        self.trained.params.compact(amp && device == Device::Cpu);
+        self.trained.params.compact(self.trained.mode.rounds());
         self
     }
 

@@ -109,8 +109,7 @@ pub(super) unsafe fn product_if_on<T: Float>(
     let alpha = unsafe { transmute_copy::<T, f32>(&alpha) };
     // SAFETY: the caller guarantees `out`.
     unsafe {
-        let did = steps::product(out.cast(), stride, (alpha, add), lhs, rhs);
-        if !did {
+        if !steps::product(out.cast(), stride, (alpha, add), lhs, rhs) {
             product(level::chosen(), out.cast(), stride, (alpha, add), lhs, rhs);
         }
     }
